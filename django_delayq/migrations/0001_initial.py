@@ -75,7 +75,6 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'schedule',
                 'verbose_name_plural': 'schedules',
-                'db_table': 'delayq_periodic',
                 'ordering': ('name',),
                 'permissions': (('switch_periodic', 'Can turn schedules on and off'), ('override_periodic', 'Can override the dates of schedules'), ('run_periodic', 'Can run schedules now'), ('schedule_job', 'Can schedule copies of jobs, and add, change and delete schedules')),
                 'default_permissions': ('view',),
@@ -89,7 +88,6 @@ class Migration(migrations.Migration):
                 ('former', models.CharField(default='', max_length=32)),
             ],
             options={
-                'db_table': 'delayq_site',
                 'default_permissions': (),
             },
         ),
@@ -111,7 +109,6 @@ class Migration(migrations.Migration):
                 ('mirror_tokens', models.CharField(max_length=80, null=True)),
             ],
             options={
-                'db_table': 'delayq_checkpoint',
                 'default_permissions': (),
                 'constraints': [models.UniqueConstraint(fields=('queue', 'partition'), name='delayq_checkpoint_partition')],
             },
@@ -157,7 +154,6 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'job',
                 'verbose_name_plural': 'jobs',
-                'db_table': 'delayq_job',
                 'ordering': ('-id',),
                 'permissions': (('cancel_job', 'Can cancel jobs'), ('requeue_job', 'Can requeue jobs'), ('run_now_job', 'Can run jobs now'), ('reschedule_job', 'Can reschedule jobs'), ('resolve_job', 'Can mark unresolved jobs as succeeded or failed'), ('edit_job', 'Can requeue jobs with different arguments'), ('export_job', 'Can export lists of jobs'), ('view_sensitive', 'Can see masked arguments')),
                 'default_permissions': ('view',),
@@ -240,7 +236,6 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'operation',
                 'verbose_name_plural': 'operations',
-                'db_table': 'delayq_operation',
                 'ordering': ('-id',),
                 'permissions': (('start_operation', 'Can start operations on all jobs that match a search'), ('steer_operation', 'Can pause, resume and cancel operations')),
                 'default_permissions': ('view',),
@@ -333,9 +328,6 @@ class Migration(migrations.Migration):
                 ('result', django_delayq.models.database.ExactJSONField(blank=True, null=True, verbose_name='result')),
             ],
             options={
-                'verbose_name': 'step',
-                'verbose_name_plural': 'steps',
-                'db_table': 'delayq_step',
                 'default_permissions': (),
                 'constraints': [models.UniqueConstraint(fields=('job_id', 'name'), name='delayq_step_once')],
             },
@@ -367,9 +359,6 @@ class Migration(migrations.Migration):
                 ('job', models.ForeignKey(blank=True, db_constraint=False, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='event_set', to='delayq.job')),
             ],
             options={
-                'verbose_name': 'event',
-                'verbose_name_plural': 'events',
-                'db_table': 'delayq_event',
                 'ordering': ('id',),
                 'default_permissions': (),
                 'constraints': [models.UniqueConstraint(fields=('queue', 'stream_id', 'item'), name='delayq_event_once')],
@@ -392,9 +381,6 @@ class Migration(migrations.Migration):
                 ('job', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='attempt_set', to='delayq.job')),
             ],
             options={
-                'verbose_name': 'attempt',
-                'verbose_name_plural': 'attempts',
-                'db_table': 'delayq_attempt',
                 'ordering': ('id',),
                 'default_permissions': (),
                 'constraints': [models.UniqueConstraint(fields=('job', 'fence'), name='delayq_attempt_job_fence')],
@@ -414,9 +400,6 @@ class Migration(migrations.Migration):
                 ('schedule', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='ticks', to='delayq.periodic')),
             ],
             options={
-                'verbose_name': 'tick',
-                'verbose_name_plural': 'ticks',
-                'db_table': 'delayq_tick',
                 'ordering': ('-at',),
                 'default_permissions': (),
                 'constraints': [models.UniqueConstraint(fields=('schedule', 'at', 'by_hand'), name='delayq_tick_once')],

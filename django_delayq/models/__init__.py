@@ -5,7 +5,7 @@ through Redis.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, ClassVar, Final, Self
+from typing import Any, Final
 from uuid import UUID
 
 from django.db import models
@@ -16,7 +16,7 @@ from django_delayq.job_meta import NAMED, ONLY, SharedName, in_meta
 from django_delayq.models.database import DelayqModel as DelayqModel
 from django_delayq.models.database import ExactJSONField as ExactJSONField
 from django_delayq.models.database import JSONText as JSONText
-from django_delayq.models.database import PartialIndex, RowManager, RowT
+from django_delayq.models.database import PartialIndex
 from django_delayq.models.internal import Checkpoint, Operation, QueueState, SetAside
 from django_delayq.models.internal import CommitRequest as CommitRequest
 from django_delayq.models.internal import PeriodKey as PeriodKey
@@ -47,22 +47,6 @@ def of_state(state: str, at: datetime | None = None) -> models.Q:
         return models.Q(state=State.SCHEDULED.value, run_at__lte=at or clock.now())
     found = {"retrying": RETRYING, "parked": PARKED_ROWS, "unpublished": UNPUBLISHED, "far": FAR, "unresolved": UNRESOLVED}.get(state)
     return found or models.Q(state=state)
-
-
-class JobQuerySet(models.QuerySet[RowT]):
-    """Jobs by derived state."""
-
-    def due(self, now: datetime | None = None) -> Self:
-        """Scheduled, and the date has passed."""
-        return self.filter(of_state("due", now))
-
-    def retrying(self) -> Self:
-        """Scheduled, after at least one attempt."""
-        return self.filter(RETRYING)
-
-    def unpublished(self) -> Self:
-        """Committed rows that Redis has not confirmed."""
-        return self.filter(UNPUBLISHED)
 
 
 def meta_of(options: Any) -> dict[str, Any]:
@@ -142,10 +126,7 @@ class Job(DelayqModel):
     # A copy of the partition in the id, for queries.
     partition: models.SmallIntegerField[int, int] = models.SmallIntegerField(default=0, db_default=0)
 
-    objects: ClassVar[RowManager[Job]] = RowManager.from_queryset(JobQuerySet)()  # type: ignore[assignment]  # Self is Job
-
     class Meta:
-        db_table = "delayq_job"
         verbose_name = _("job")
         verbose_name_plural = _("jobs")
         ordering = ("-id",)
@@ -302,12 +283,8 @@ class Attempt(DelayqModel):
     traceback: models.TextField[str, str] = models.TextField(_("traceback"), blank=True, default="")
     problem = ExactJSONField(null=True)
 
-    class Meta:
-        db_table = "delayq_attempt"
-        verbose_name = _("attempt")
-        verbose_name_plural = _("attempts")
+    class Meta(DelayqModel.Meta):
         ordering = ("id",)
-        default_permissions = ()
         constraints = (models.UniqueConstraint(fields=["job", "fence"], name="delayq_attempt_job_fence"),)
 
     def __str__(self) -> str:
@@ -323,11 +300,7 @@ class Step(DelayqModel):
     at: models.DateTimeField[datetime, datetime] = models.DateTimeField(_("at"), db_index=True)
     result = ExactJSONField(_("result"), null=True, blank=True)
 
-    class Meta:
-        db_table = "delayq_step"
-        verbose_name = _("step")
-        verbose_name_plural = _("steps")
-        default_permissions = ()
+    class Meta(DelayqModel.Meta):
         constraints = (models.UniqueConstraint(fields=["job_id", "name"], name="delayq_step_once"),)
 
     def __str__(self) -> str:
@@ -349,12 +322,8 @@ class Event(DelayqModel):
     stream_id: models.CharField[str, str] = models.CharField(max_length=60)
     item: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(default=0)
 
-    class Meta:
-        db_table = "delayq_event"
-        verbose_name = _("event")
-        verbose_name_plural = _("events")
+    class Meta(DelayqModel.Meta):
         ordering = ("id",)
-        default_permissions = ()
         constraints = (models.UniqueConstraint(fields=["queue", "stream_id", "item"], name="delayq_event_once"),)
 
     def __str__(self) -> str:

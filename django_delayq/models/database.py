@@ -147,12 +147,13 @@ class RowManager(models.Manager[RowT]):
 
 
 class DelayqModel(models.Model):
-    """A table of this package."""
+    """A table of this package. If a model has its own Meta, it inherits from this one, or names its permissions."""
 
     objects: ClassVar[RowManager[Self]] = RowManager()
 
     class Meta:
         abstract = True
+        default_permissions: tuple[str, ...] = ()
 
 
 if TYPE_CHECKING:

@@ -61,9 +61,8 @@ class QueueState(DelayqModel):
     paused_by: models.CharField[str, str] = models.CharField(max_length=200, blank=True, default="")
     paused_why: models.TextField[str, str] = models.TextField(blank=True, default="")
 
-    class Meta:
+    class Meta(DelayqModel.Meta):
         db_table = "delayq_queue_state"
-        default_permissions = ()
         constraints = (models.UniqueConstraint(fields=["queue", "partition"], name="delayq_queue_state_partition"),)
 
 
@@ -75,13 +74,9 @@ class UncheckedKey(DelayqModel):
     job_id: models.UUIDField[UUID, UUID] = models.UUIDField(primary_key=True)
     queue: models.CharField[str, str] = models.CharField(max_length=100)
 
-    class Meta:
+    class Meta(DelayqModel.Meta):
         db_table = "delayq_unchecked_key"
-        default_permissions = ()
         indexes = (models.Index(fields=["queue", "job_id"], name="delayq_unchecked_key_queue"),)
-
-    def __str__(self) -> str:
-        return f"{self.queue} {self.job_id}"
 
 
 class PeriodKey(DelayqModel):
@@ -94,13 +89,9 @@ class PeriodKey(DelayqModel):
     job: models.UUIDField[UUID, UUID] = models.UUIDField()
     until: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
 
-    class Meta:
+    class Meta(DelayqModel.Meta):
         db_table = "delayq_period_key"
-        default_permissions = ()
         indexes = (models.Index(fields=["until"], name="delayq_period_key_until"),)
-
-    def __str__(self) -> str:
-        return f"{self.digest[:12]} {self.job}"
 
 
 class CommitRequest(DelayqModel):
@@ -120,12 +111,8 @@ class CommitRequest(DelayqModel):
     reason: models.TextField[str, str] = models.TextField(blank=True, default="")
     at: models.DateTimeField[datetime, datetime] = models.DateTimeField()
 
-    class Meta:
+    class Meta(DelayqModel.Meta):
         db_table = "delayq_commit_request"
-        default_permissions = ()
-
-    def __str__(self) -> str:
-        return f"{self.verb} {self.job_id or self.key}"
 
 
 class Site(DelayqModel):
@@ -136,13 +123,6 @@ class Site(DelayqModel):
     number: models.PositiveSmallIntegerField[int, int] = models.PositiveSmallIntegerField(primary_key=True, default=1)
     site: models.CharField[str, str] = models.CharField(max_length=32)
     former: models.CharField[str, str] = models.CharField(max_length=32, default="")
-
-    class Meta:
-        db_table = "delayq_site"
-        default_permissions = ()
-
-    def __str__(self) -> str:
-        return self.site
 
 
 class Checkpoint(DelayqModel):
@@ -168,13 +148,8 @@ class Checkpoint(DelayqModel):
     format: models.PositiveSmallIntegerField[int, int] = models.PositiveSmallIntegerField(default=1, db_default=1)
     mirror_tokens: models.CharField[str | None, str | None] = models.CharField(max_length=80, null=True)  # noqa: DJ001  # NULL: no turn yet
 
-    class Meta:
-        db_table = "delayq_checkpoint"
-        default_permissions = ()
+    class Meta(DelayqModel.Meta):
         constraints = (models.UniqueConstraint(fields=["queue", "partition"], name="delayq_checkpoint_partition"),)
-
-    def __str__(self) -> str:
-        return f"{self.queue}/{self.partition} {self.last_event}"
 
 
 class Operation(DelayqModel):
@@ -222,7 +197,6 @@ class Operation(DelayqModel):
     held_until: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True, blank=True)
 
     class Meta:
-        db_table = "delayq_operation"
         verbose_name = _("operation")
         verbose_name_plural = _("operations")
         ordering = ("-id",)

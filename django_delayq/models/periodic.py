@@ -61,7 +61,6 @@ class Periodic(DelayqModel):
     created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(_("created at"))
 
     class Meta:
-        db_table = "delayq_periodic"
         verbose_name = _("schedule")
         verbose_name_plural = _("schedules")
         ordering = ("name",)
@@ -114,12 +113,8 @@ class Tick(DelayqModel):
     actor: models.CharField[str, str] = models.CharField(_("actor"), max_length=200, blank=True, default="")
     written_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(_("written at"))
 
-    class Meta:
-        db_table = "delayq_tick"
-        verbose_name = _("tick")
-        verbose_name_plural = _("ticks")
+    class Meta(DelayqModel.Meta):
         ordering = ("-at",)
-        default_permissions = ()
         constraints = (models.UniqueConstraint(fields=["schedule", "at", "by_hand"], name="delayq_tick_once"),)
 
     def __str__(self) -> str:
@@ -136,10 +131,6 @@ class SeenDeclaration(DelayqModel):
     first_seen: models.DateTimeField[datetime, datetime] = models.DateTimeField()
     last_seen: models.DateTimeField[datetime, datetime] = models.DateTimeField()
 
-    class Meta:
+    class Meta(DelayqModel.Meta):
         db_table = "delayq_seen_declaration"
-        default_permissions = ()
         constraints = (models.UniqueConstraint(fields=["name", "fingerprint"], name="delayq_seen_declaration_once"),)
-
-    def __str__(self) -> str:
-        return f"{visible(self.name)} {self.fingerprint}"
