@@ -12,11 +12,11 @@ changes as Debian's cron does:
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from importlib.util import find_spec
 from itertools import count
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -203,11 +203,7 @@ class Dates:
 
 def installed() -> bool:
     """Whether `cronsim` is installed."""
-    try:
-        _cronsim()
-    except ConfigError:
-        return False
-    return True
+    return find_spec("cronsim") is not None
 
 
 def zone_of(name: str) -> ZoneInfo:
@@ -265,12 +261,16 @@ def _cron(cron: Any, where: str) -> str:
         hint = f"Use {meant!r}." if meant else "For example, '0 3 * * *' is every night at three. For seconds, use every='10s'."
         fields = ", ".join(name for name, _, _ in FIELDS)
         raise ConfigError(f"{where}: the cron expression {cron!r} has {len(parts)} fields. It must have five: {fields}.", hint=hint)
+    if not installed():
+        return " ".join(parts)
     for number, (part, (name, takes, size)) in enumerate(zip(parts, FIELDS, strict=True)):
-        if not _readable(number, part):
+        try:
+            _alone(number, part)
+        except _unreadable():
             raise ConfigError(
                 f"{where}: the cron expression {cron!r} has {part!r} as {name}, which is not valid.",
                 hint=f"Use {takes}. Ranges such as 1-5, lists such as 1,3,5, steps such as */10, and * are also allowed.",
-            )
+            ) from None
         for term in part.split(","):
             base, _, step = term.partition("/")
             # */90 would be read as 0 alone, and 5-5/1 as 5/1, which is everything from 5 on: neither is what the user meant.
@@ -282,21 +282,8 @@ def _cron(cron: Any, where: str) -> str:
     return " ".join(parts)
 
 
-def _readable(number: int, part: str) -> bool:
-    """Whether `cronsim` can read one field; True if it is not installed."""
-    if not installed():
-        return True
-    try:
-        _alone(number, part)
-    except _unreadable():
-        return False
-    return True
-
-
 def _span(number: int, part: str) -> int:
-    """The number of values of one field; more than any step if `cronsim` is not installed."""
-    if not installed():
-        return sys.maxsize
+    """The number of values of one field."""
     found = _alone(number, part)
     return len((found.minutes, found.hours, found.days, found.months, found.weekdays)[number])
 

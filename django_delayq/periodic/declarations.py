@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar, get_args, overload
 
@@ -64,8 +64,7 @@ class Declaration:
 
     def __post_init__(self) -> None:
         if not self.fingerprint:
-            dates = (self.dates.cron, self.dates.every_ms, self.dates.timezone, self.dates.jitter_ms)
-            fields = [self.name, self.task, dates, self.missed, self.overlap, self.args, sorted(self.kwargs.items())]
+            fields = [self.name, self.task, astuple(self.dates), self.missed, self.overlap, self.args, sorted(self.kwargs.items())]
             object.__setattr__(self, "fingerprint", hashlib.sha256(codec.dumps(fields)).hexdigest()[:12])
 
 
@@ -177,7 +176,9 @@ def periodic(
         )
     dates = _dates(cron, every, timezone, jitter, where)
     check_policies(where, missed, overlap)
-    arguments, named = _arguments(args, kwargs, where)
+    if name is not None:
+        check_name(where, name)
+    arguments, named = check_arguments(where, args, kwargs)
 
     def decorate(function: Any) -> Task[Any, Any]:
         if not callable(function):
@@ -189,7 +190,7 @@ def periodic(
         except PayloadError as error:
             raise _refused(error, ready, where) from None
         declaration = Declaration(
-            name=_name(name, where) or ready.name,
+            name=name or ready.name,
             task=ready.name,
             dates=dates,
             missed=missed,
@@ -244,7 +245,8 @@ def check_policies(where: str, missed: str, overlap: str) -> None:
             raise ConfigError(f"{where}: {option}={value!r} is not one of {', '.join(known)}{did_you_mean(value, known)}.")
 
 
-def _arguments(args: Any, kwargs: Any, where: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def check_arguments(where: str, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of the jobs. Raises ConfigError if they are of the wrong types."""
     if isinstance(args, str | bytes) or not isinstance(args, Sequence):
         raise ConfigError(f"{where}: args={args!r} must be a list or tuple of arguments.", hint="For one: args=('eu',).")
     if kwargs is not None and not isinstance(kwargs, Mapping):
@@ -261,15 +263,13 @@ def _refused(error: PayloadError, ready: Task[Any, Any], where: str) -> ConfigEr
     return ConfigError(f"{where}: {str(error).rstrip('.')}.", hint="Jobs get the arguments in args=(…) and kwargs={…}.")
 
 
-def _name(name: Any, where: str) -> str:
-    if name is None:
-        return ""
+def check_name(where: str, name: Any) -> None:
+    """Raises ConfigError if no schedule can have that name."""
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable() or name != name.strip():
         raise ConfigError(
             f"{where}: name={name!r} must be 1 to {MAX_NAME} printable characters, with no space at either end.",
             hint="Such as name='weekly-eu'.",
         )
-    return name
 
 
 def check_jobs(one: Periodic | Declaration) -> None:

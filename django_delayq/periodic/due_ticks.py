@@ -10,10 +10,10 @@ database.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from django.db import Error as DriverError
 from django.db import IntegrityError, models
@@ -60,6 +60,7 @@ ALIVE: Final = timedelta(minutes=2)  # a declaration that was not seen for so lo
 RETIRED: Final = timedelta(hours=1)  # a schedule that no code has declared for so long is retired
 KEPT: Final = timedelta(days=1)
 BUDGET: Final = 1.0  # seconds of one pass, about, for changes of schedules; mirror, relay and writer wait meanwhile
+LOOKED_AT: Final = ("name", "owner", "task", "fingerprint", "write_at", "withdrawing", "problem")  # columns of a due schedule
 WORKERS: Final = ("", "")  # this row says since when workers note declarations
 
 
@@ -266,19 +267,6 @@ def _before_withdrawn(found: DueTicks, decided_to: datetime, now: datetime, with
     return replace(found, jobs=jobs, missed=missed, decided_to=end, write_at=now + HELD_UP)
 
 
-class _Due(NamedTuple):
-    """A due schedule."""
-
-    pk: int
-    name: str
-    owner: str
-    task: str
-    fingerprint: str
-    write_at: datetime | None
-    withdrawing: bool
-    problem: object
-
-
 class TickLoop:
     """1. Notes every 30 seconds what this code declares, see `Deployments`. 2. Cancels the jobs of withdrawn ticks. 3. Writes the next
     ticks of schedules with their jobs. It writes a schedule of code if this code has the declaration in force, and a schedule of the
@@ -313,8 +301,7 @@ class TickLoop:
             now = schedule_rows.now()
             self._looked = None if left else now
         found = self._rows().filter(models.Q(write_at__lte=now) | models.Q(withdrawing=True)).order_by("write_at")
-        due = [_Due(*row) for row in found.values_list(*_Due._fields)]
-        due = [one for one in due if not now < self._blocked.get(one.pk, (now, ""))[0] <= now + BLOCKED]
+        due = [one for one in found.only(*LOOKED_AT) if not now < self._blocked.get(one.pk, (now, ""))[0] <= now + BLOCKED]
         left |= self._withdraw([one for one in due if one.withdrawing], now)
         mine = [one for one in due if one.write_at is not None and one.write_at <= now and self._is_mine(one)]
         done = self._write(mine[:BATCH], now)
@@ -332,14 +319,14 @@ class TickLoop:
         """The schedules that it looks at; the test kit narrows them."""
         return Periodic.objects.all()
 
-    def _is_mine(self, row: Periodic | _Due) -> bool:
+    def _is_mine(self, row: Periodic) -> bool:
         """Whether this code may write its ticks."""
         if row.owner == Periodic.Owner.ADMIN:
             return registry.find(row.task) is not None
         own = self._declared.get(row.name)
         return own is not None and own.fingerprint == row.fingerprint
 
-    def _withdraw(self, due: Sequence[_Due], now: datetime) -> bool:
+    def _withdraw(self, due: Sequence[Periodic], now: datetime) -> bool:
         """Returns whether some are left for the next pass. Mirror and relay wait for this one."""
         until, left = clock.monotonic() + BUDGET, False
         for one in due:
@@ -349,14 +336,12 @@ class TickLoop:
                 logger.debug("jobs of schedule %s could not be cancelled yet: %s", one.name, error)
                 return False
             except Exception as error:
-                if not _of_one(error):
-                    raise
                 self._block(one, error, now)
             if clock.monotonic() >= until:
                 return True
         return left
 
-    def _write(self, mine: Sequence[_Due], now: datetime) -> int:
+    def _write(self, mine: Sequence[Periodic], now: datetime) -> int:
         """Returns how many of these schedules it wrote. One that cannot be written does not stop the others."""
         if not mine:
             return 0
@@ -370,13 +355,15 @@ class TickLoop:
             try:
                 done += self._writer.write_one(one.pk, now)
             except Exception as error:
-                if not _of_one(error):
-                    raise
                 self._block(one, error, now)
         return done
 
-    def _block(self, one: _Due, error: Exception, now: datetime) -> None:
-        """Pauses this schedule. Logs the reason once, and notes it in the row if no other worker writes it either."""
+    def _block(self, one: Periodic, error: Exception, now: datetime) -> None:
+        """Pauses this schedule. Logs the reason once, and notes it in the row if no other worker writes it either. Raises an error that
+        concerns all schedules.
+        """
+        if not _of_one(error):
+            raise error
         _, before = self._blocked.get(one.pk, (now, ""))
         reason = f"{type(error).__name__}: {error}"
         self._blocked[one.pk] = now + BLOCKED, reason
@@ -384,7 +371,7 @@ class TickLoop:
             logger.error("schedule %s cannot run here: %s", one.name, error, exc_info=None if isinstance(error, DelayqError) else error)
         self._note_problem(one, error, now)
 
-    def _note_problem(self, one: _Due, error: Exception, now: datetime) -> None:
+    def _note_problem(self, one: Periodic, error: Exception, now: datetime) -> None:
         if one.problem is None and one.write_at is not None and one.write_at < now - UNWRITTEN:
             self._rows().filter(pk=one.pk, problem__isnull=True, write_at=one.write_at).update(problem=hindered(error)["problem"])
 
@@ -473,12 +460,9 @@ class Deployments:
                 seen_one.last_seen = now
                 old.append(seen_one.pk)
         known = SeenDeclaration.objects
-        if fresh:
-            known.bulk_create(fresh, ignore_conflicts=True)
-        if new:
-            known.filter(pk__in=new).update(first_seen=now, last_seen=now)
-        if old:
-            known.filter(pk__in=old).update(last_seen=now)
+        known.bulk_create(fresh, ignore_conflicts=True)
+        known.filter(pk__in=new).update(first_seen=now, last_seen=now)
+        known.filter(pk__in=old).update(last_seen=now)
         return seen
 
     def _created(self, new: list[Declaration], now: datetime) -> list[Declaration]:
@@ -560,15 +544,5 @@ def _is_in_force(row: Periodic | None, one: Declaration) -> bool:
 
 def _columns_of(one: Declaration) -> dict[str, Any]:
     """A declaration as columns."""
-    return {
-        "task": one.task,
-        "cron": one.dates.cron,
-        "every_ms": one.dates.every_ms,
-        "timezone": one.dates.timezone,
-        "jitter_ms": one.dates.jitter_ms,
-        "missed": one.missed,
-        "overlap": one.overlap,
-        "args": list(one.args),
-        "kwargs": dict(one.kwargs),
-        "fingerprint": one.fingerprint,
-    }
+    policies = {"missed": one.missed, "overlap": one.overlap, "fingerprint": one.fingerprint}
+    return {"task": one.task, "args": list(one.args), "kwargs": dict(one.kwargs), **policies, **asdict(one.dates)}

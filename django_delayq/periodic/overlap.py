@@ -39,11 +39,8 @@ def check(tick: Any) -> None:
     try:
         held = _take(job, str(tick.get("name", "")))
         skipped = policy == "skip" and held and not _has_begun(job)
-        if policy == "skip":
-            if skipped:
-                _note(job, Fate.SKIPPED)
-            elif not held:
-                _note(job, Fate.SCHEDULED)
+        if policy == "skip" and (skipped or not held):
+            _note(job, Fate.SKIPPED if skipped else Fate.SCHEDULED)
     except (DriverError, StoreUnavailable, StoreError) as error:
         raise Snooze(UNKNOWN, f"could not check whether another run of the schedule is in progress: {type(error).__name__}") from None
     if not held:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, astuple
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
@@ -16,12 +17,12 @@ from django.db import Error as DriverError
 from django.db import IntegrityError, transaction
 
 from django_delayq import durations
-from django_delayq.exceptions import ConfigError, DelayqError, PayloadError
+from django_delayq.exceptions import ConfigError, DelayqError
 from django_delayq.logger import Logger
 from django_delayq.models import Periodic, Tick, database
 from django_delayq.periodic import schedule_rows
 from django_delayq.periodic.dates import Dates
-from django_delayq.periodic.declarations import MAX_NAME, TICK_OPTIONS, check_jobs, check_policies, tick_meta
+from django_delayq.periodic.declarations import TICK_OPTIONS, check_arguments, check_jobs, check_name, check_policies, tick_meta
 from django_delayq.periodic.schedule_rows import begin, dates_of, locked, note, withdraw
 from django_delayq.producer import job as jobs
 from django_delayq.producer.lookup import check_words
@@ -55,8 +56,7 @@ def turn_off(name: str, actor: str, reason: str = "") -> Periodic:
         ConfigError: the schedule does not exist or is retired, or the action is not possible.
         DatabaseError: nothing was changed.
     """
-    check_words("turn_off()", actor, reason)
-    with _living(name) as row:
+    with _living(name, "turn_off()", actor, reason) as row:
         if row.enabled:
             row.enabled = False
             _save(row, "periodic_off", actor, reason)
@@ -65,8 +65,7 @@ def turn_off(name: str, actor: str, reason: str = "") -> Periodic:
 
 def turn_on(name: str, actor: str, reason: str = "") -> Periodic:
     """Starts the schedule again from now on. Ticks of the time when it was off do not count as missed."""
-    check_words("turn_on()", actor, reason)
-    with _living(name) as row:
+    with _living(name, "turn_on()", actor, reason) as row:
         if not row.enabled:
             row.enabled = True
             _save(row, "periodic_on", actor, reason, withdraws=False)
@@ -82,8 +81,7 @@ def override(
     Raises:
         ConfigError: also if the dates are not valid or never come.
     """
-    check_words("override()", actor, reason)
-    with _living(name) as row:
+    with _living(name, "override()", actor, reason) as row:
         zone = timezone or (row.timezone if row.cron else "") or "UTC"
         given = _dates(cron, every, "UTC" if every is not None else zone, None, f"override({name!r})")
         row.override_cron, row.override_every_ms, row.override_timezone = given.cron, given.every_ms, given.timezone
@@ -93,8 +91,7 @@ def override(
 
 def drop_override(name: str, actor: str, reason: str = "") -> Periodic:
     """Restores the dates of the owner from now on. Does nothing without an override."""
-    check_words("drop_override()", actor, reason)
-    with _living(name) as row:
+    with _living(name, "drop_override()", actor, reason) as row:
         if row.overridden:
             row.override_cron, row.override_every_ms, row.override_timezone = "", 0, ""
             _save(row, "periodic_dates", actor, reason, dates=dates_of(row).text, dropped=True)
@@ -109,8 +106,7 @@ def run_now(name: str, actor: str, reason: str = "") -> jobs.Job:
         UnknownTask: the task is not registered in this process.
         As `schedule`.
     """
-    check_words("run_now()", actor, reason)
-    with _living(name) as row:
+    with _living(name, "run_now()", actor, reason) as row:
         task, now = registry.get(row.task), schedule_rows.now()
         last = Tick.objects.filter(schedule=row, by_hand=True).order_by("-at").values_list("at", flat=True).first()
         at = now if last is None or last < now else last + MICROSECOND  # different for two calls at the same time on a coarse clock
@@ -160,23 +156,19 @@ def create(
     """
     where = f"schedule {name!r}"
     check_words("create()", actor, reason)
-    if not 0 < len(name) <= MAX_NAME or not name.isprintable() or name != name.strip():
-        raise ConfigError(f"{where}: the name must have 1 to {MAX_NAME} printable characters, and cannot start or end with a space.")
+    check_name(where, name)
     check_policies(where, missed, overlap)
     dates = _dates(cron, every, timezone, jitter, where)
-    given: Any = dict(kwargs or {})
+    arguments, named = check_arguments(where, args, kwargs)
     row = Periodic(
         name=name,
         task=task,
         owner=Periodic.Owner.ADMIN,
-        cron=dates.cron,
-        every_ms=dates.every_ms,
-        timezone=dates.timezone,
-        jitter_ms=dates.jitter_ms,
         missed=missed,
         overlap=overlap,
-        args=_listed(args),
-        kwargs=given,
+        args=list(arguments),
+        kwargs=named,
+        **asdict(dates),
     )
     check_jobs(row)
     with database.atomic():
@@ -212,16 +204,15 @@ def change(
         As `create`; ConfigError also if code declares the schedule.
     """
     where = f"schedule {name!r}"
-    check_words("change()", actor, reason)
     check_policies(where, missed, overlap)
     dates = _dates(cron, every, timezone, jitter, where)
-    with _living(name) as row:
+    with _living(name, "change()", actor, reason) as row:
         if row.owner != Periodic.Owner.ADMIN:
             raise ConfigError(f"The schedule {name!r} is declared in code.", hint="Change it there, or override its dates here.")
         row.task = row.task if task is None else task
-        row.args = row.args if args is None else _listed(args)
-        row.kwargs = row.kwargs if kwargs is None else dict(kwargs)
-        row.cron, row.every_ms, row.timezone, row.jitter_ms = dates.cron, dates.every_ms, dates.timezone, dates.jitter_ms
+        arguments, row.kwargs = check_arguments(where, row.args if args is None else args, row.kwargs if kwargs is None else kwargs)
+        row.args = list(arguments)
+        row.cron, row.every_ms, row.timezone, row.jitter_ms = astuple(dates)
         row.missed, row.overlap = missed, overlap
         check_jobs(row)
         _save(row, "periodic_changed", actor, reason, task=row.task, dates=dates.text)
@@ -238,8 +229,7 @@ def delete(name: str, actor: str, reason: str = "") -> None:
     """
     _check_ours(get(name))
     schedule = turn_off(name, actor, reason).pk
-    deleted = False
-    while not deleted:
+    while True:
         while not schedule_rows.cancel_withdrawn(schedule, give_up=True):
             pass
         with locked(pk=schedule) as row:
@@ -254,12 +244,13 @@ def delete(name: str, actor: str, reason: str = "") -> None:
                 note(row, "periodic_deleted", schedule_rows.now(), actor=actor, reason=reason, task=row.task)
                 Tick.objects.filter(schedule=row).delete()
                 Periodic.objects.filter(pk=row.pk).delete()
-                deleted = True
+                return
 
 
 @contextmanager
-def _living(name: str) -> Iterator[Periodic]:
+def _living(name: str, caller: str, actor: str, reason: str) -> Iterator[Periodic]:
     """The row, locked. A retired schedule cannot be changed until code declares it again."""
+    check_words(caller, actor, reason)
     with locked(name=name) as row:
         if row is None:
             raise _unknown(name)
@@ -290,12 +281,6 @@ def _dates(cron: str, every: durations.Delay | None, timezone: str, jitter: dura
             f"{where}: the cron expression {cron!r} never matches a date.", hint="Check whether any of these months has this day."
         )
     return dates
-
-
-def _listed(args: Sequence[Any]) -> Any:
-    if isinstance(args, str | bytes) or not isinstance(args, Sequence):
-        raise PayloadError(f"args={args!r} must be a list of arguments.")
-    return list(args)
 
 
 def _save(row: Periodic, kind: str, actor: str, reason: str, *, withdraws: bool = True, **detail: Any) -> None:

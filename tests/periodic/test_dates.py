@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
+import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
@@ -471,14 +471,7 @@ def test_what_a_row_holds_and_nobody_can_read_is_an_error_not_silence():
 
 
 def test_where_cronsim_is_missing_the_extra_is_named(monkeypatch):
-    usual = builtins.__import__
-
-    def without(name, *args, **kwargs):
-        if name.partition(".")[0] == "cronsim":
-            raise ImportError(name)
-        return usual(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "cronsim", None)
     dates._fires.cache_clear()
     assert Dates.of("0 3 * * *").text == "0 3 * * *, UTC"  # so that a module that declares it can be imported
     with pytest.raises(ConfigError, match=r'pip install "django-delayq\[cron\]"'):

@@ -363,7 +363,7 @@ def test_a_schedule_of_the_admin_makes_jobs_like_one_of_the_code(code):
         ({"task": "app.tasks.unknown"}, UnknownTask, "app.tasks.unknown"),
         ({"args": ()}, PayloadError, "order_id"),
         ({"args": (1, 2)}, PayloadError, "order"),
-        ({"args": "1"}, PayloadError, "list"),
+        ({"args": "1"}, ConfigError, "list"),
         ({"args": (object(),)}, PayloadError, "args"),
         ({"missed": "al"}, ConfigError, "all"),
         ({"overlap": "no"}, ConfigError, "allow"),
@@ -399,7 +399,7 @@ def test_the_longest_arguments_that_are_taken_are_not_refused_at_a_tick(code, se
 
 def test_arguments_that_are_a_text_are_refused_where_it_is_changed_too(code):
     schedules.create("theirs", close_order.name, every="10m", args=(1,), actor="sam")
-    with pytest.raises(PayloadError, match="must be a list"):
+    with pytest.raises(ConfigError, match="must be a list"):
         schedules.change("theirs", args="1", every="10m", actor="sam")
 
 
