@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from django_delayq import durations
@@ -126,6 +126,12 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "name_surrogate": "{path} has the key {name} with half of a surrogate pair; pass keys of valid text",
         "search_partial": "A search for {text} alone covers ten thousand jobs only, but an operation applies to all matching jobs. "
         "Cancel the operation, and start one that names the field: key:, task:, error: or arg:name=value.",
+        "url": "Deliveries cannot use this URL: {why}. Write a URL such as https://partner.example/hook.",
+        "url_scheme": "A delivery goes to http:// or https://, not to {scheme!r}.",
+        "url_userinfo": "The URL for {target} contains a user or a password, which logs would show. Remove it, and name a "
+        'secret of DELAYQ["HTTP"]["SECRETS"] in a header: headers={{"Authorization": header_secret(…)}}.',
+        "address_refused": "{target} is the address {address} ({kind}), to which deliveries are not allowed. To allow it, list its "
+        'network in DELAYQ["HTTP"]["ALLOW"].',
         "permission_gone": "{actor} no longer has the permission {permission}.",
     }
 )
@@ -144,9 +150,10 @@ class DelayqError(Exception):
 
     code = "error"
     fields: Mapping[str, Any] = NO_FIELDS
+    texts: ClassVar[Mapping[str, str]] = TEXTS  # the default messages by code
 
     def __init__(self, *args: object, code: str = "", **fields: Any) -> None:
-        super().__init__(*(args or ((TEXTS[code].format(**fields),) if code in TEXTS else ())))
+        super().__init__(*(args or ((self.texts[code].format(**fields),) if code in self.texts else ())))
         if code:
             self.code = code
         if fields:

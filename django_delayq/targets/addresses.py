@@ -45,12 +45,6 @@ CARRIERS: Final = (
 )
 NOT_EMBEDDED: Final = (IPv6Address("::"), IPv6Address("::1"))
 ANYWHERE: Final[tuple[Network, ...]] = (ip_network("0.0.0.0/0"), ip_network("::/0"))
-TEXTS: Final = {
-    "url": "Deliveries cannot use this URL: {why}. Write a URL such as https://partner.example/hook.",
-    "url_scheme": "A delivery goes to http:// or https://, not to {scheme!r}.",
-    "url_userinfo": "The URL for {target} contains a user or a password, which logs would show. Remove it, and name a "
-    'secret of DELAYQ["HTTP"]["SECRETS"] in a header: headers={{"Authorization": header_secret(…)}}.',
-}
 
 
 class Endpoint(NamedTuple):
@@ -88,11 +82,6 @@ def place(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def refused(code: str, target: str = "", **fields: object) -> TargetRefused:
-    """The error of that code."""
-    return TargetRefused(TEXTS[code].format(target=target, **fields), code=code, target=target, **fields)
-
-
 def read_url(url: str) -> Endpoint:
     """Parses a URL strictly, so that the check and the connection use the same host.
 
@@ -100,18 +89,22 @@ def read_url(url: str) -> Endpoint:
         TargetRefused: it is not a valid http or https URL, or contains a user or a password. The message contains at most the host.
     """
     if not isinstance(url, str) or not url or len(url) > LONGEST:
-        raise refused("url", why=f"it must have 1 to {LONGEST} characters")
+        raise TargetRefused(code="url", target="", why=f"it must have 1 to {LONGEST} characters")
     if re.search(r"[\x00-\x20\x7f\\\ud800-\udfff]", url):
-        raise refused("url", why="it contains a space, a control character or a backslash, which programs interpret in different ways")
+        raise TargetRefused(
+            code="url",
+            target="",
+            why="it contains a space, a control character or a backslash",
+        )
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
     except ValueError:  # the message may contain a password
-        raise refused("url", why="its host or its port cannot be read") from None
+        raise TargetRefused(code="url", target="", why="its host or its port cannot be read") from None
     if parts.scheme not in PORTS:
-        raise refused("url_scheme", scheme=parts.scheme[:20])
+        raise TargetRefused(code="url_scheme", target="", scheme=parts.scheme[:20])
     if "@" in parts.netloc:
-        raise refused("url_userinfo", target=host)
+        raise TargetRefused(code="url_userinfo", target=host)
     path = quote(parts.path or "/", safe=_PLAIN) + (f"?{quote(parts.query, safe=_PLAIN)}" if parts.query else "")
     return Endpoint(parts.scheme, _host(host, parts.netloc), PORTS[parts.scheme] if port is None else port, path)
 
@@ -121,7 +114,7 @@ def joined(endpoint: Endpoint, location: str) -> Endpoint:
     try:
         return read_url(urljoin(endpoint.url, location))
     except ValueError:
-        raise refused("url", why="the Location of a redirect is not a URL") from None
+        raise TargetRefused(code="url", target="", why="the Location of a redirect is not a URL") from None
 
 
 def _host(host: str, netloc: str) -> str:
@@ -131,20 +124,14 @@ def _host(host: str, netloc: str) -> str:
                 return str(IPv6Address(host))
         except ValueError:
             pass
-        raise refused("url", why="the text in brackets is not an IPv6 address")
+        raise TargetRefused(code="url", target="", why="the text in brackets is not an IPv6 address")
     try:
         name = host.encode("idna").decode().lower()
     except UnicodeError:
         name = ""
     if not _HOST.fullmatch(name) or len(name) > 253:
-        raise refused("url", why="it has no host")
+        raise TargetRefused(code="url", target="", why="it has no host")
     return name
-
-
-TEXT: Final = (
-    "{target} is the address {address} ({kind}), to which deliveries are not allowed. To allow it, list its network in "
-    'DELAYQ["HTTP"]["ALLOW"].'
-)
 
 
 class CheckedAddress(NamedTuple):
@@ -188,7 +175,6 @@ def resolve(host: str, port: int, allowed: Sequence[Network]) -> list[CheckedAdd
         address = ip_address(str(sockaddr[0]).partition("%")[0])
         if kind := kind_of(address, allowed):
             target = place(host, port)
-            text = TEXT.format(target=target, address=address, kind=kind)
-            raise TargetRefused(text, code="address_refused", target=target, address=str(address), kind=kind)
+            raise TargetRefused(code="address_refused", target=target, address=str(address), kind=kind)
         found.append(CheckedAddress(family, sockaddr))
     return found

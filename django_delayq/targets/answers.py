@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Final
 
 from django_delayq.exceptions import DelayqError
 
@@ -54,11 +54,7 @@ class DeliveryFailed(DelayqError):
     """The host did not accept a delivery. `fields` contains `target` and, if the host responded, `status`, `ms` and `answer`."""
 
     code = "delivery_failed"
-
-
-def failure(code: str, target: str, *, text: str = "", **fields: Any) -> DeliveryFailed:
-    """The error with this code. `text` replaces the default message."""
-    return DeliveryFailed((text or TEXTS[code]).format(target=target, **fields), code=code, target=target, **fields)
+    texts = TEXTS
 
 
 def wait(asked: str, date: str, now: datetime) -> float | None:

@@ -26,7 +26,7 @@ from django_delayq.exceptions import TargetRefused
 from django_delayq.setting_readers import HttpConfig, Network
 from django_delayq.targets import addresses
 from django_delayq.targets.addresses import CheckedAddress, Endpoint
-from django_delayq.targets.answers import KEPT, REDIRECTED, DeliveryFailed, Reply, failure
+from django_delayq.targets.answers import KEPT, REDIRECTED, DeliveryFailed, Reply
 
 HOSTS: Final = 200  # with open connections; for more, it closes those of the least recently used host
 KEPT_OPEN: Final = 10  # connections per host
@@ -182,9 +182,9 @@ def _connect(host: str, port: int, allow: tuple[Network, ...]) -> socket.socket:
     try:
         return connect(addresses.resolve(host, port, allow))
     except socket.gaierror as error:
-        raise failure("name", target, cause=_cause(error)) from None
+        raise DeliveryFailed(code="name", target=target, cause=_cause(error)) from None
     except OSError as error:
-        raise failure("connect", target, cause=_cause(error)) from None
+        raise DeliveryFailed(code="connect", target=target, cause=_cause(error)) from None
 
 
 def _failure(error: BaseException, to: Endpoint, within: float) -> DeliveryFailed:
@@ -192,8 +192,8 @@ def _failure(error: BaseException, to: Endpoint, within: float) -> DeliveryFaile
         error = error.original_error
     inner = next((one for one in error.args if isinstance(one, BaseException)), error)
     if isinstance(error, TimedOut) or isinstance(inner, TimeoutError):
-        return failure("timeout", to.place, limit=durations.text(within))
-    return failure("tls" if isinstance(inner, ssl.SSLError) else "broken", to.place, cause=_cause(inner))
+        return DeliveryFailed(code="timeout", target=to.place, limit=durations.text(within))
+    return DeliveryFailed(code="tls" if isinstance(inner, ssl.SSLError) else "broken", target=to.place, cause=_cause(inner))
 
 
 def _cause(error: BaseException) -> str:

@@ -6,7 +6,7 @@ import base64
 import json as json_text
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
 from random import uniform
@@ -27,7 +27,7 @@ from django_delayq.setting_readers import SIGNING, HttpConfig
 from django_delayq.states import DELIVERY
 from django_delayq.targets import addresses, answers, webhook
 from django_delayq.targets.addresses import REFUSED, Endpoint
-from django_delayq.targets.answers import BUSY, KEPT, WITHHELD, DeliveryFailed, Reply, failure
+from django_delayq.targets.answers import BUSY, KEPT, WITHHELD, DeliveryFailed, Reply
 from django_delayq.targets.circuits import HostHeld, circuits
 from django_delayq.targets.webhook import HEADERS
 from django_delayq.text import clean, did_you_mean
@@ -272,14 +272,14 @@ def attempt(
     try:
         config = conf.get().http
         if config is None or find_spec("urllib3") is None:
-            raise failure("unready", "")
+            raise DeliveryFailed(code="unready", target="")
         secrets = _secrets(headers or {}, secret, config)
     except DeliveryFailed as error:
         if held_enough:
             raise
         raise Snooze(_jittered(UNREADY_PAUSE), str(error)) from None
     content = base64.b64decode(body64) if body64 is not None else (body or "").encode()
-    request_headers = _Headers(headers or {}, secrets, secret, job.short_id, content, now_ms // 1000)
+    request_headers = _headers_for(headers or {}, secrets, secret, job.short_id, content, now_ms // 1000)
     # Whether the host can send a secret back: one in a header, in the query of a signed URL, or for the proxy. A signature has none.
     withholds = any(not isinstance(value, str) for value in (headers or {}).values()) or "?" in url or "@" in (config.proxy or "")
     try:
@@ -307,22 +307,18 @@ def attempt(
     return _outcome(answer, to, config, redirects, job, withholds)
 
 
-class _Headers:
+def _headers_for(
+    headers: Mapping[str, Any], secrets: Secrets, secret: str | None, id: str, body: bytes, stamp: int
+) -> Callable[[bool], Mapping[str, str]]:
     """The headers of this attempt. Another host, to which a redirect leads, gets none that contains a secret."""
-
-    def __init__(self, headers: Mapping[str, Any], secrets: Secrets, secret: str | None, id: str, body: bytes, stamp: int) -> None:
-        given = {name.lower() for name in headers}
-        self._plain = {name: value for name, value in SENT.items() if name.lower() not in given}
-        self._plain |= {name: value for name, value in headers.items() if isinstance(value, str)}
-        self._own = {
-            name: value.get("prefix", "") + secrets[value["secret"]][0] for name, value in headers.items() if not isinstance(value, str)
-        }
-        if secret is not None:
-            signed = webhook.signatures(id, stamp, body, secrets[secret])
-            self._own |= dict(zip(webhook.HEADERS, (id, str(stamp), signed), strict=True))
-
-    def __call__(self, same: bool) -> Mapping[str, str]:
-        return {**self._plain, **self._own} if same else self._plain
+    given = {name.lower() for name in headers}
+    plain = {name: value for name, value in SENT.items() if name.lower() not in given}
+    plain |= {name: value for name, value in headers.items() if isinstance(value, str)}
+    own = {name: value.get("prefix", "") + secrets[value["secret"]][0] for name, value in headers.items() if not isinstance(value, str)}
+    if secret is not None:
+        signed = webhook.signatures(id, stamp, body, secrets[secret])
+        own |= dict(zip(webhook.HEADERS, (id, str(stamp), signed), strict=True))
+    return lambda same: {**plain, **own} if same else plain
 
 
 def _secrets(headers: Mapping[str, Any], secret: str | None, config: HttpConfig) -> Secrets:
@@ -331,7 +327,7 @@ def _secrets(headers: Mapping[str, Any], secret: str | None, config: HttpConfig)
     found: Secrets = {}
     for name in [*names, *([secret] if secret is not None else [])]:
         if name not in config.secrets or (name == secret and not all(one.startswith(SIGNING) for one in config.secrets[name])):
-            raise failure("secret", "", secret=name)
+            raise DeliveryFailed(code="secret", target="", secret=name)
         found[name] = config.secrets[name]
     return found
 
@@ -343,9 +339,10 @@ def _outcome(answer: Reply, to: Endpoint, config: HttpConfig, redirects: int, jo
     if 200 <= answer.status < 300:
         return {**kept, "complete": answer.complete and not withholds}
     if 300 <= answer.status < 400:
-        error = failure("redirect", to.place, redirects=redirects, **kept)
+        error = DeliveryFailed(code="redirect", target=to.place, redirects=redirects, **kept)
     else:
-        error = failure("answer", to.place, text=WITHHELD if withholds else "", **kept)
+        text = (WITHHELD.format(target=to.place, **kept),) if withholds else ()
+        error = DeliveryFailed(*text, code="answer", target=to.place, **kept)
     if answer.status in config.gone:
         raise Fail(f"{to.place} answered {answer.status}, which is permanent") from error
     delay = answers.wait(answer.retry_after, answer.date, job.now) if answer.retry_after else None

@@ -54,8 +54,7 @@ class Offers(Task[..., Any]):
     @property
     def queue(self) -> str:
         """The queue in the current settings."""
-        queues = conf.get().queues
-        return "default" if "default" in queues else next(iter(queues))
+        return conf.get().usual_queue
 
     @queue.setter
     def queue(self, value: str) -> None:

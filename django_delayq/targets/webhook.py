@@ -32,6 +32,7 @@ class SignatureRefused(DelayqError):
     """A request does not have a valid signature. Respond with 400 or 401, and ignore the request. `code` contains the reason."""
 
     code = "signature_wrong"
+    texts = TEXTS
 
 
 class Verified(NamedTuple):
@@ -66,10 +67,10 @@ def verify(request: Any, secrets: str | Iterable[str], *, body: bytes | None = N
     keys = _keys(secrets)
     id, stamp, given = (_header(headers, name) for name in HEADERS)
     if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 12):
-        raise _refused("timestamp_wrong")
+        raise SignatureRefused(code="timestamp_wrong")
     age, most = clock.wall_ms() // 1000 - int(stamp), durations.seconds(tolerance)
     if abs(age) > most:
-        raise _refused("timestamp_old" if age > 0 else "timestamp_new", seconds=abs(age), tolerance=f"{most:g}")
+        raise SignatureRefused(code="timestamp_old" if age > 0 else "timestamp_new", seconds=abs(age), tolerance=f"{most:g}")
     offered = [one.partition(",")[2] for one in given.split(" ")[:MOST] if one.startswith(f"{VERSION},")]
     wanted = [_signature(id, stamp, content, key).encode() for key in keys]
     good = False
@@ -77,7 +78,7 @@ def verify(request: Any, secrets: str | Iterable[str], *, body: bytes | None = N
         for other in wanted:  # constant time: compares all
             good |= hmac.compare_digest(one.encode("utf-8", "surrogatepass"), other)
     if not good:
-        raise _refused("signature_wrong")
+        raise SignatureRefused(code="signature_wrong")
     return Verified(id, clock.from_ms(int(stamp) * 1000))
 
 
@@ -101,8 +102,4 @@ def _header(headers: Any, name: str) -> str:
     for given, value in headers.items():  # the headers of http.server and Flask have items(), but are not a Mapping
         if given.lower() == name and value:
             return str(value)
-    raise _refused("header_missing", header=name)
-
-
-def _refused(code: str, **fields: object) -> SignatureRefused:
-    return SignatureRefused(TEXTS[code].format(**fields), code=code, **fields)
+    raise SignatureRefused(code="header_missing", header=name)
