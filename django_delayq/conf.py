@@ -144,6 +144,11 @@ class Config(SharedConfig):
         """The number of partitions of each queue that has more than one."""
         return {name: len(queue.served) for name, queue in self.queues.items() if queue.divided}
 
+    @property
+    def usual_queue(self) -> str:
+        """The queue of whatever names none: "default", or the first one without it."""
+        return "default" if "default" in self.queues else next(iter(self.queues))
+
     def queue(self, name: str) -> QueueConfig:
         """The queue of that name.
 
@@ -376,11 +381,6 @@ def get() -> Config:
 def is_debug() -> bool:
     """`DEBUG`."""
     return bool(settings.DEBUG)
-
-
-def runs_inline_in_production() -> bool:
-    """Whether `INLINE` is on, and `DEBUG` is not."""
-    return get().inline and not settings.DEBUG
 
 
 def has_timezones() -> bool:

@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 from collections.abc import Generator
+from functools import partial
 from random import uniform
 from typing import Final, Self
 from weakref import WeakSet
@@ -47,7 +48,7 @@ class Lock:
     def __init__(self, name: str, *, wait: durations.Delay = 0, lease: durations.Delay = "30s", queue: str | None = None) -> None:
         self.name = _checked(name)
         where = f"lock({name})"
-        self.queue = conf.get().queue(_home() if queue is None else queue).name
+        self.queue = conf.get().usual_queue if queue is None else conf.get().queue(queue).name
         self._node = "" if queue is None else self.queue  # the queue on whose server it is; "": the shared server
         self._wait = duration(wait, "wait", where) / 1000
         self._lease_ms = lease_ms(lease, where, "keeps the lock for as long when its holder dies")
@@ -83,7 +84,7 @@ class Lock:
         self._refuse_itself()
         steps = self._steps()
         try:
-            while (pause := _step(steps)) is not None:
+            while (pause := next(steps, None)) is not None:
                 until = clock.monotonic() + pause
                 while self._listen().wait(max(0.0, until - clock.monotonic())) and not self._hear():
                     pass
@@ -101,7 +102,7 @@ class Lock:
         self._refuse_itself()
         steps = self._steps()
         try:
-            while (pause := await unbroken(_step, steps, back=self._give_back)) is not None:
+            while (pause := await unbroken(partial(next, steps, None), back=self._give_back)) is not None:
                 until = clock.monotonic() + pause
                 while await readable((await in_thread(self._listen)).fileno(), max(0.0, until - clock.monotonic())):
                     if await in_thread(self._hear):
@@ -240,16 +241,6 @@ def _checked(name: str) -> str:
     raise PayloadError(
         f"lock({cut(ascii(name))}): the name of a lock must have 1 to {MAX_KEY} printable characters, such as 'order:42'."
     )
-
-
-def _home() -> str:
-    queues = conf.get().queues
-    return "default" if "default" in queues else next(iter(queues))
-
-
-def _step(steps: Generator[float, None, None]) -> float | None:
-    """Returns None when the lock is held."""
-    return next(steps, None)
 
 
 def _take(holding: Holding, *, waits: bool) -> int | Taken:

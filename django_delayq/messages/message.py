@@ -103,20 +103,6 @@ class Message:
         StoreUnavailable: The result is unknown. You can repeat the call.
     """
 
-    __slots__ = (
-        "_batch",
-        "_job",
-        "_most",
-        "_options",
-        "attempt",
-        "body",
-        "cancel_requested",
-        "end",
-        "key",
-        "settled",
-        "unsure",
-    )
-
     def __init__(self, batch: MessageBatch, job: ClaimedJob, header: Header, body: Any, options: dict[str, Any]) -> None:
         self._batch = batch
         self._job = job
@@ -180,30 +166,26 @@ class Message:
 
     def ack(self) -> None:
         """Acknowledges the message. It isn't delivered again."""
-        refuse_loop_unless(self._batch.gathers, "message.aack()")
-        self._decide(self.ack_outcome())
+        self._decide("message.aack()", self.ack_outcome())
 
     def retry(self, delay: durations.Delay | None = None, reason: str = "") -> None:
         """Reports a failed attempt. The message is delivered again after `delay`, or after its backoff. After the last attempt, it
         fails.
         """
-        refuse_loop_unless(self._batch.gathers, "message.aretry(…)")
         if self.is_last_attempt:
-            self._put_off("fail", 0, reason or "no attempt is left")
+            self._put_off("message.aretry(…)", "fail", 0, reason or "no attempt is left")
         elif delay is None:
-            self._put_off("retry", next_delay_ms(self._options, self._batch.holder.queue, self.attempt), reason)
+            self._put_off("message.aretry(…)", "retry", next_delay_ms(self._options, self._batch.holder.queue, self.attempt), reason)
         else:
-            self._put_off("retry", duration(delay, "delay", "message.retry()"), reason)
+            self._put_off("message.aretry(…)", "retry", duration(delay, "delay", "message.retry()"), reason)
 
     def snooze(self, delay: durations.Delay, reason: str = "") -> None:
         """Postpones the message. It is delivered again after `delay`, and the attempt doesn't count."""
-        refuse_loop_unless(self._batch.gathers, "message.asnooze(…)")
-        self._put_off("snooze", duration(delay, "delay", "message.snooze()"), reason)
+        self._put_off("message.asnooze(…)", "snooze", duration(delay, "delay", "message.snooze()"), reason)
 
     def fail(self, reason: str = "") -> None:
         """Marks the message as failed. Staff can requeue it."""
-        refuse_loop_unless(self._batch.gathers, "message.afail(…)")
-        self._put_off("fail", 0, reason or "failed by its consumer")
+        self._put_off("message.afail(…)", "fail", 0, reason or "failed by its consumer")
 
     def extend(self, lease: durations.Delay | None = None) -> None:
         """Extends the lease, starting from now. The default is the lease of the pull. This takes effect immediately, even inside a
@@ -214,9 +196,9 @@ class Message:
 
     aack, aretry, asnooze, afail, aextend = twin(ack), twin(retry), twin(snooze), twin(fail), twin(extend)
 
-    def _put_off(self, kind: Kind, delay_ms: int, reason: str) -> None:
+    def _put_off(self, twin: str, kind: Kind, delay_ms: int, reason: str) -> None:
         job = self._job
-        self._decide(put_off_outcome(kind, job.id, self.attempt, job.fence, delay_ms, reason, self._batch.worked(job)))
+        self._decide(twin, put_off_outcome(kind, job.id, self.attempt, job.fence, delay_ms, reason, self._batch.worked(job)))
 
     def ack_outcome(self) -> Outcome:
         """The outcome if it is acknowledged now."""
@@ -224,7 +206,9 @@ class Message:
         detail = b'{"s":%d,"f":%d}' % worked[:2]
         return Outcome(job.id, job.attempt, job.fence, "ack", 0, detail, worked.ran_ms, worked.late_ms)
 
-    def _decide(self, end: Outcome) -> None:
+    def _decide(self, twin: str, end: Outcome) -> None:
+        if not self._batch.gathers:
+            refuse_loop(twin)
         if self.settled:
             raise lost_error([self.short_id])
         if not self.unsure:  # else the outcome that was sent is kept until it is known whether it counts
@@ -387,12 +371,6 @@ class MessageBatch(Sequence[Message]):
 def lease_of(lease: durations.Delay, where: str) -> int:
     """Milliseconds of a lease; raises ConfigError."""
     return lease_ms(lease, where, "keeps a message for as long when its consumer dies")
-
-
-def refuse_loop_unless(gathers: bool, twin: str) -> None:
-    """SynchronousOnlyOperation in an event loop, unless nothing is sent now."""
-    if not gathers:
-        refuse_loop(twin)
 
 
 def put_off_outcome(
