@@ -124,16 +124,15 @@ __all__ = [
 
 # Loaded on first use, or by `apps` if the settings need them: projects without messages, deliveries and offers do not load them.
 _LATER: Final = {
-    "Message": "messages.message",
-    "MessageBatch": "messages.message",
-    "apull": "messages.pull",
-    "pull": "messages.pull",
-    "apush": "messages.push",
-    "push": "messages.push",
-    "adeliver": "targets.delivery",
-    "deliver": "targets.delivery",
-    "aoffer": "targets.offering",
-    "offer": "targets.offering",
+    name: module
+    for module, names in {
+        "messages.message": ("Message", "MessageBatch"),
+        "messages.pull": ("apull", "pull"),
+        "messages.push": ("apush", "push"),
+        "targets.delivery": ("adeliver", "deliver"),
+        "targets.offering": ("aoffer", "offer"),
+    }.items()
+    for name in names
 }
 _OF_CURRENT_JOB: Final = ("attempt", "cancel_requested", "check_lease", "is_last_attempt", "progress", "time_left")
 

@@ -50,7 +50,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         return [check_message(problem.code, f"{problem.where} {problem.message}", problem.hint) for problem in problems]
     config = conf.get()
     return [
-        *_zones(),
+        *([] if conf.has_timezones() else [check_message("E036")]),
         *_alias(config),
         *_not_obeyed(config),
         *_loadable("E008", carriers.load, config.carriers),
@@ -86,8 +86,7 @@ def check_inline(**_: Any) -> list[CheckMessage]:
     """Checks that production does not run jobs inline."""
     if conf.problems() or conf.is_debug() or not conf.get().inline:
         return []
-    message = "DELAYQ['INLINE'] is enabled and DEBUG is disabled: jobs run in requests, immediately and without retries."
-    return [check_message("E009", message)]
+    return [check_message("E009")]
 
 
 def check_server(**_: Any) -> list[CheckMessage]:
@@ -205,15 +204,6 @@ def installed() -> dict[str, str]:
 def messages(findings: Iterable[Finding], of: str = "") -> list[CheckMessage]:
     """These findings as messages of Django's system checks. `of`: see `_of`."""
     return [check_message(one.code, f"{of}{one.message}", one.hint) for one in findings]
-
-
-def _zones() -> Iterator[CheckMessage]:
-    if not conf.has_timezones():
-        yield check_message(
-            "E036",
-            "USE_TZ is disabled, so rows of jobs would contain local times. Jobs would run early or late by the offset of the time "
-            "zone, and schedules would not run.",
-        )
 
 
 def _loadable(code: str, load: Callable[[Any], object], given: Any) -> Iterator[CheckMessage]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 from zlib import crc32
@@ -173,14 +174,15 @@ class SettingRow(NamedTuple):
     scope: Literal["project", "both", "queue"] = "project"
 
 
+_in_both: Final = partial(SettingRow, scope="both")
+_in_queue: Final = partial(SettingRow, scope="queue")
 # Config, `delayq settings`, the pages of the admin and the reference are made from this table.
 SETTINGS: Final[Mapping[str, SettingRow]] = {
-    "REDIS": SettingRow(
+    "REDIS": _in_both(
         "default",
         readers.REDIS,
         "The Redis server. A queue can have its own server. If you use the alias of a cache, only its address and credentials "
         "are used.",
-        "both",
     ),
     "PREFIX": SettingRow(
         "delayq", readers.TEXT, "The prefix of every key in Redis. Projects that share a Redis database need different prefixes."
@@ -190,57 +192,48 @@ SETTINGS: Final[Mapping[str, SettingRow]] = {
         readers.TEXT._replace(accepts="an alias in DATABASES"),
         "The database that stores the rows of jobs. Database routers have no effect on it.",
     ),
-    "DURABILITY": SettingRow(
+    "DURABILITY": _in_both(
         "outbox",
         readers.choice("outbox", "redis"),
         "With outbox, schedule() writes a row in your transaction, and the job is published when the transaction commits. "
         "These jobs survive if Redis is down or loses its data. With redis, the job is stored only in Redis, and the mirror "
         "writes its row later.",
-        "both",
     ),
-    "AUDIT": SettingRow(
+    "AUDIT": _in_both(
         "full",
         readers.choice("full", "outcomes", "failures"),
         "Which rows are kept. With full, all jobs and attempts are kept. With outcomes, attempts that succeeded are not kept. "
         "With failures, only unfinished and failed jobs are kept.",
-        "both",
     ),
-    "LEASE": SettingRow(
+    "LEASE": _in_both(
         30,
         readers.LEASE,
         "How long a worker holds a job without contacting Redis. Workers extend their leases while tasks run, so a task can "
         "run for much longer. If a host is lost, its jobs run again after this time.",
-        "both",
     ),
-    "MAX_ATTEMPTS": SettingRow(10, readers.whole(1), "The maximum number of attempts before a job fails.", "both"),
-    "BACKOFF": SettingRow(
+    "MAX_ATTEMPTS": _in_both(10, readers.whole(1), "The maximum number of attempts before a job fails."),
+    "BACKOFF": _in_both(
         "15s 3m 10m 30m 30m 1h 2h 6h 15h",
         Kind("text such as '15s 3m 10m', or a delayq.Ladder", readers.converted(Ladder.of)),
         "The delays between attempts. The last delay is repeated.",
-        "both",
     ),
-    "TIMEOUT": SettingRow(
+    "TIMEOUT": _in_both(
         None,
         readers.optional(readers.DURATION),
         "The time limit for an attempt. When it is reached, SoftTimeout is raised in the task. If the task does not end, its "
         "process is replaced. By default, there is no limit.",
-        "both",
     ),
-    "MAX_CRASHES": SettingRow(
+    "MAX_CRASHES": _in_both(
         3,
         readers.whole(0),
         "How many times the worker process can crash while running a job. After the next crash, the job fails as poison.",
-        "both",
     ),
-    "MAX_PAYLOAD": SettingRow(
-        65536, readers.whole(64), "The maximum number of bytes of a job's arguments, and of its result, as JSON.", "both"
-    ),
-    "RETENTION": SettingRow(
+    "MAX_PAYLOAD": _in_both(65536, readers.whole(64), "The maximum number of bytes of a job's arguments, and of its result, as JSON."),
+    "RETENTION": _in_both(
         {"succeeded": "7d", "cancelled": "30d", "failed": None, "set_aside": None},
         readers.RETENTION,
         "How long the rows of finished jobs are kept. set_aside applies to rejected events. For states that you omit, the "
         "default applies.",
-        "both",
     ),
     "SIGNING": SettingRow(
         False,
@@ -285,19 +278,17 @@ SETTINGS: Final[Mapping[str, SettingRow]] = {
         "Whether schedule() checks the types of arguments against the task's annotations. By default, this is only the case if DEBUG "
         "is on, and in tests.",
     ),
-    "HORIZON": SettingRow(
+    "HORIZON": _in_both(
         None,
         readers.optional(readers.HORIZON),
         "How far in advance jobs are stored in Redis. Jobs that are due later are stored only in the database, until a worker "
         "with the role relay publishes them. This requires DURABILITY outbox. By default, all jobs are stored in Redis.",
-        "both",
     ),
-    "REPLICAS": SettingRow(
+    "REPLICAS": _in_both(
         0,
         readers.whole(0),
         "How many replicas must confirm that a job was scheduled, cancelled or rescheduled. If fewer replicas confirm this "
         "within a second, the call raises StoreUnavailable. This requires DURABILITY redis.",
-        "both",
     ),
     "METRICS_TOKEN": SettingRow(
         None,
@@ -334,24 +325,19 @@ SETTINGS: Final[Mapping[str, SettingRow]] = {
         readers.QUEUES,
         "The project's queues. Jobs for other queues are rejected. Each queue can override the settings that can be set per queue.",
     ),
-    "CONSUMER": SettingRow(
+    "CONSUMER": _in_queue(
         "worker",
         readers.choice("worker", "pull"),
         "Who processes the queue. With worker, workers run its jobs. With pull, it contains messages, which your own programs pull.",
-        "queue",
     ),
-    "PARTITIONS": SettingRow(
+    "PARTITIONS": _in_queue(
         1,
         readers.PARTITIONS,
         "The number of parts into which the queue is divided. Each part can be on a different master of a Redis Cluster. This "
         "does not work with the embedded server or with CONSUMER pull.",
-        "queue",
     ),
-    "FORMER_PARTITIONS": SettingRow(
-        (),
-        readers.FORMER_PARTITIONS,
-        "Previous values of PARTITIONS. Keep a value here as long as any of its partitions contain jobs.",
-        "queue",
+    "FORMER_PARTITIONS": _in_queue(
+        (), readers.FORMER_PARTITIONS, "Previous values of PARTITIONS. Keep a value here as long as any of its partitions contain jobs."
     ),
 }
 DEFAULTS: Final = {key: row.default for key, row in SETTINGS.items() if row.scope != "queue"}

@@ -68,7 +68,10 @@ KINDS: Final[Mapping[str, FindingKind]] = {
             'Run pip install "django-delayq[cron]", or use every= instead.',
         ),
         E035=("The jobs of a schedule cannot be created.", "Correct args and kwargs of the schedule, or the task."),
-        E036=("USE_TZ is disabled, so rows of jobs would contain local times.", "Set USE_TZ to True, which is Django's default."),
+        E036=(
+            "USE_TZ is disabled, so dates are local times, and schedules do not run.",
+            "Set USE_TZ to True, which is Django's default.",
+        ),
         E037=("HTTP is set, but the package urllib3 is not installed.", 'Run pip install "django-delayq[http]".'),
         E038=(
             "A task uses a queue of messages (CONSUMER is 'pull').",
@@ -109,7 +112,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         DEPLOY,
         "error",
         E009=(
-            "INLINE is enabled and DEBUG is disabled, so jobs do not run in workers.",
+            "INLINE is enabled and DEBUG is disabled, so jobs run in requests, immediately and without retries.",
             "Remove INLINE from the production settings, and start workers.",
         ),
         E010=(
@@ -372,15 +375,16 @@ KINDS: Final[Mapping[str, FindingKind]] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem. If `hint` or `level` is empty, that of its kind is used. A worker does not start if there is an error."""
+    """One problem. The default message, hint and level are those of its kind. A worker does not start if there is an error."""
 
     code: str
-    message: str
+    message: str = ""
     hint: str = ""
     level: Level | Literal[""] = ""
 
     def __post_init__(self) -> None:
         kind = KINDS[self.code]
+        object.__setattr__(self, "message", self.message or kind.meaning)
         object.__setattr__(self, "hint", self.hint or kind.remedy)
         object.__setattr__(self, "level", self.level or kind.level)
 
@@ -388,7 +392,7 @@ class Finding:
         return f"{self.message} {self.hint}"
 
 
-def check_message(code: str, message: str, hint: str = "") -> CheckMessage:
+def check_message(code: str, message: str = "", hint: str = "") -> CheckMessage:
     """A finding as a message of Django's system checks."""
     found = Finding(code, message, hint)
-    return LEVELS[found.level](message, hint=found.hint, id=f"delayq.{code}")
+    return LEVELS[found.level](found.message, hint=found.hint, id=f"delayq.{code}")

@@ -199,6 +199,9 @@ class Puller:
         return header, args[0], options
 
 
+_pools: dict[tuple[str, str], tuple[int, QueueStore, deque[Puller]]] = {}
+
+
 @contextmanager
 def borrowed(name: str, by: str = "") -> Iterator[Puller]:
     """A puller for one thread, with its own name and connection; pullers are reused. `by`: the client of the gateway, or "".
@@ -207,27 +210,19 @@ def borrowed(name: str, by: str = "") -> Iterator[Puller]:
     Raises:
         QueueUnknown: the settings do not list it.
     """
-    free = _free(name, by)
+    store, process = stores.queue(name, 0), os.getpid()
+    found = _pools.get((name, by))
+    if found is None or found[:2] != (process, store):  # of another process, or of other settings
+        found = _pools[name, by] = (process, store, deque())
+    free = found[2]
     try:
         puller = free.pop()
     except IndexError:
-        puller = Puller(conf.get().queue(name), stores.queue(name, 0), by)
+        puller = Puller(conf.get().queue(name), store, by)
     try:
         yield puller
     finally:
         free.append(puller)
-
-
-_pools: dict[tuple[str, str], tuple[int, QueueStore, deque[Puller]]] = {}
-
-
-def _free(name: str, by: str) -> deque[Puller]:
-    """The free pullers of this process with the current settings."""
-    store, process = stores.queue(name, 0), os.getpid()
-    found = _pools.get((name, by))
-    if found is None or found[:2] != (process, store):
-        found = _pools[name, by] = (process, store, deque())
-    return found[2]
 
 
 def _poison(job: ClaimedJob, code: str, text: str) -> Outcome:

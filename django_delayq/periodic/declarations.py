@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypedDict, TypeVar, Unpack, get_args, overload
 
 from django.core.checks import CheckMessage
 
@@ -101,31 +101,25 @@ class Declarations:
 declarations: Final = Declarations()
 
 
-@overload
-def periodic(
-    cron: str,
-    *,
-    timezone: str | None = None,
-    missed: Missed = "once",
-    overlap: Overlap = "allow",
-    jitter: durations.Delay | None = None,
-    name: str | None = None,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+class PeriodicOptions(TypedDict, total=False):
+    """The options of `periodic` that both crons and periods have."""
+
+    missed: Missed
+    overlap: Overlap
+    jitter: durations.Delay | None
+    name: str | None
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any] | None
 
 
 @overload
 def periodic(
-    *,
-    every: durations.Delay,
-    missed: Missed = "once",
-    overlap: Overlap = "allow",
-    jitter: durations.Delay | None = None,
-    name: str | None = None,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
+    cron: str, *, timezone: str | None = None, **options: Unpack[PeriodicOptions]
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+
+
+@overload
+def periodic(*, every: durations.Delay, **options: Unpack[PeriodicOptions]) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
 
 def periodic(

@@ -392,8 +392,7 @@ def check_delivery(**_: Any) -> list[CheckMessage]:
     """Checks that urllib3 is installed."""
     if conf.problems() or conf.get().http is None or find_spec("urllib3") is not None:
         return []
-    message = "DELAYQ['HTTP'] is set, and the package urllib3, which sends deliveries, is not installed."
-    return [check_message("E037", message)]
+    return [check_message("E037")]
 
 
 @register(Tags.security, deploy=True)
