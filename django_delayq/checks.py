@@ -51,8 +51,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
     config = conf.get()
     return [
         *([] if conf.has_timezones() else [check_message("E036")]),
-        *_alias(config),
-        *_not_obeyed(config),
+        *_servers(config),
         *_loadable("E008", carriers.load, config.carriers),
         *_loadable("E060", job_links.load, config.object_url or ""),
         *_task_modules(config),
@@ -234,22 +233,17 @@ def _tenants() -> Iterator[CheckMessage]:
     )
 
 
-def _alias(config: conf.Config) -> Iterator[CheckMessage]:
+def _servers(config: conf.Config) -> Iterator[CheckMessage]:
     for redis in config.servers:
+        of = _of(config, redis)
         try:
             address(redis)
         except ConfigError as error:
             message = error.fields.get("message", str(error))
-            hint = error.fields.get("hint", "Use a URL such as 'redis://localhost:6379/1'.")
-            yield check_message("E003", f"{_of(config, redis)}{message}", hint)
-
-
-def _not_obeyed(config: conf.Config) -> Iterator[CheckMessage]:
-    for redis in config.servers:
+            hint = error.fields.get("hint", "")
+            yield check_message("E003", f"{of}{message}", hint)
         if names := not_obeyed(redis):
-            yield check_message(
-                "W004", f"{_of(config, redis)}DELAYQ['REDIS'] contains options that have no effect: {', '.join(names)}."
-            )
+            yield check_message("W004", f"{of}DELAYQ['REDIS'] contains options that have no effect: {', '.join(names)}.")
 
 
 def _of(config: conf.Config, redis: RedisSpec) -> str:

@@ -300,6 +300,3 @@ def _cancel_withdrawn(schedule: int) -> None:
         schedule_rows.cancel_withdrawn(schedule)
     except (DelayqError, StoreError, DriverError) as error:
         logger.warning("a worker will cancel the waiting jobs of a schedule: %s", error)
-
-
-__all__ = ("change", "create", "delete", "drop_override", "get", "override", "run_now", "turn_off", "turn_on")
