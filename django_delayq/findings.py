@@ -35,15 +35,9 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         "error",
         E001=("DELAYQ contains an unknown key.", "Correct or remove the key. The message suggests a known key with a similar name."),
         E002=("A setting has an invalid type or value.", "To see which values a setting accepts, run manage.py delayq settings."),
-        E003=(
-            "REDIS does not lead to a Redis server: the alias, the URL, the factory or an option is invalid.",
-            "Use a URL such as 'redis://localhost:6379/1'.",
-        ),
+        E003=("REDIS is invalid: the alias, the URL, the factory or an option.", "Use a URL such as 'redis://localhost:6379/1'."),
         E004=("A task uses a queue that is not listed in QUEUES.", "Add the queue to DELAYQ['QUEUES']."),
-        E005=(
-            "Two functions are registered as tasks with the same name.",
-            "Set a different name= for one of them. Otherwise, only the first function runs.",
-        ),
+        E005=("Two functions are registered as the same task.", "Set a different name= for one. Otherwise, only the first one runs."),
         E006=("DATABASE is not an alias in DATABASES.", "Set DATABASE to an alias in DATABASES."),
         E007=("SIGNING is enabled, but Django has no SECRET_KEY.", "Set SECRET_KEY, or disable SIGNING."),
         E008=(
@@ -51,46 +45,25 @@ KINDS: Final[Mapping[str, FindingKind]] = {
             "Correct the entry. A carrier is a class with the methods pack and wrap.",
         ),
         E030=("OPTIONS of a backend in TASKS contains an unknown key.", "Correct or remove the key."),
-        E031=(
-            "OPTIONS of a backend in TASKS contains an invalid value.",
-            "Correct the value. If you remove it, the setting of the queue applies.",
-        ),
-        E032=(
-            "QUEUES of a backend in TASKS contains a queue that is not listed in DELAYQ.",
-            "Add the queue to DELAYQ['QUEUES'], or remove it from TASKS.",
-        ),
-        E033=(
-            "The cron expression of a schedule never matches a date.",
-            "Correct the expression. For the last day of every month, use L as the day of the month.",
-        ),
+        E031=("OPTIONS of a backend in TASKS has an invalid value.", "Correct or remove it. Without it, the queue's setting applies."),
+        E032=("QUEUES of a backend in TASKS contains a queue that DELAYQ does not list.", "Add it to DELAYQ['QUEUES'], or remove it."),
+        E033=("The cron expression of a schedule never matches a date.", "Correct the expression. For the last day of a month, use L."),
         E034=(
             "A schedule has a cron expression, but the package cronsim is not installed.",
             'Run pip install "django-delayq[cron]", or use every= instead.',
         ),
         E035=("The jobs of a schedule cannot be created.", "Correct args and kwargs of the schedule, or the task."),
-        E036=(
-            "USE_TZ is disabled, so dates are local times, and schedules do not run.",
-            "Set USE_TZ to True, which is Django's default.",
-        ),
+        E036=("USE_TZ is off, so dates are local times, and schedules do not run.", "Set USE_TZ to True, which is Django's default."),
         E037=("HTTP is set, but the package urllib3 is not installed.", 'Run pip install "django-delayq[http]".'),
-        E038=(
-            "A task uses a queue of messages (CONSUMER is 'pull').",
-            "Choose a queue that workers serve. To add a message for your consumers, call delayq.push().",
-        ),
+        E038=("A task uses a queue of messages (CONSUMER is 'pull').", "Choose a queue of workers. To add a message, call push()."),
         E050=("The KEY of a target starts with PREFIX, or two targets have the same KEY.", "Use a different key for each target."),
-        E060=(
-            "OBJECT_URL cannot be imported, or is not a function.",
-            "Correct the dotted path. The function takes a job and returns a URL or None.",
-        ),
+        E060=("OBJECT_URL cannot be imported, or is not a function.", "Correct the path to a function that returns a URL or None."),
         E065=("TASK_MODULES contains a module that does not exist.", "Correct the name of the module, or remove it."),
     ),
     **_kinds(
         CHECK,
         "warning",
-        W002=(
-            "Jobs and a cache use the same Redis database, so cache.clear() deletes the jobs.",
-            "Use a different database number or a separate server for the jobs.",
-        ),
+        W002=("Jobs and a cache share a Redis database: cache.clear() deletes jobs.", "Use another database number or another server."),
         W003=(
             "ATOMIC_REQUESTS is set for a database other than DATABASE, so schedule() raises an error in requests.",
             "Set DATABASE to that alias, or pass using= or durability='redis' to schedule().",
@@ -126,10 +99,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
             "Use a URL that starts with redis+cluster:// and lists several nodes.",
         ),
         E014=("The server is a Sentinel.", "Use a URL that starts with redis+sentinel:// and contains the name of the master."),
-        E015=(
-            "The server does not have the database number in REDIS.",
-            "Use a database number that the server has at the end of the URL.",
-        ),
+        E015=("The server does not have the database number in REDIS.", "Use a number that the server has at the end of the URL."),
         E016=(
             "The Sentinels do not know a master with the name in REDIS.",
             (
@@ -137,10 +107,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
                 "MASTERS."
             ),
         ),
-        E017=(
-            "REDIS contains the URL of a Cluster, but the server is not a node of a Cluster.",
-            "Use the URL of a single server, which starts with redis://.",
-        ),
+        E017=("REDIS is a Cluster's URL, but the server is not part of one.", "Use the URL of one server, which starts with redis://."),
         E018=("Some slots of the Cluster have no node. Queues in these slots do not work.", "Run redis-cli --cluster fix."),
         E019=(
             "Some nodes of the Cluster cannot be reached from this host.",
@@ -153,10 +120,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
             "The server or the Sentinels require TLS, but the URL in REDIS does not use it.",
             "Use a URL that starts with rediss://, rediss+sentinel:// or rediss+cluster://.",
         ),
-        E022=(
-            "A server has fewer replicas than REPLICAS requires, or the Redis user has no permission for WAIT.",
-            "Start more replicas, or reduce REPLICAS.",
-        ),
+        E022=("A server has fewer replicas than REPLICAS requires, or rejects WAIT.", "Start more replicas, or reduce REPLICAS."),
         E025=(
             "The queues in Redis belong, or may belong, to another site. The database is a copy, or the site has moved.",
             "For a copy, set a different PREFIX. If the site has moved, run manage.py delayq adopt.",
@@ -169,10 +133,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
             "Redis does not write to disk, so a restart deletes its contents.",
             "Set appendonly to yes. Durable jobs are restored from the database, but jobs with redis durability are lost.",
         ),
-        W011=(
-            "Redis only writes snapshots, so a crash loses all changes since the last snapshot.",
-            "Set appendonly to yes and appendfsync to everysec.",
-        ),
+        W011=("Redis only writes snapshots, so a crash loses later changes.", "Set appendonly to yes and appendfsync to everysec."),
         W012=(
             "The clocks of this host and of the Redis host differ by more than a second.",
             (
@@ -199,10 +160,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
                 "certificate authority."
             ),
         ),
-        W017=(
-            "Redis is on another host, but SIGNING is disabled.",
-            "Set DELAYQ['SIGNING'] to True. For details, run manage.py delayq settings SIGNING.",
-        ),
+        W017=("Redis is on another host, but SIGNING is off.", "Set SIGNING to True. See manage.py delayq settings SIGNING."),
         W018=(
             "Other users of this host can read or replace the files of the embedded server.",
             "Use a directory that belongs to the user of the site, with mode 0700.",
@@ -219,10 +177,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
             "ALLOW in HTTP permits deliveries to this host, to its local network link, or to every address.",
             "Allow only the networks of your partners.",
         ),
-        W022=(
-            "A queue is in use, but no running worker has the role mirror for it.",
-            "Start a worker with the roles mirror and relay for this queue.",
-        ),
+        W022=("A queue is in use, but no worker has the role mirror for it.", "Start a worker with the roles mirror and relay for it."),
         W024=(
             "Slots of the Cluster are being moved, or a move has stopped halfway. Queues in these slots wait.",
             "Wait until the move has finished. If no move is running, run redis-cli --cluster fix.",
@@ -271,15 +226,9 @@ KINDS: Final[Mapping[str, FindingKind]] = {
             "The events of a queue that are not in the database have reached half of MIRROR_MAX_EVENTS.",
             "Run a worker with the role mirror. If one is running, check its log and the database.",
         ),
-        D021=(
-            "A queue in Redis has a newer format than this process supports.",
-            "Upgrade django-delayq in this process to the release that wrote the format.",
-        ),
+        D021=("A queue in Redis has a newer format than this process supports.", "Upgrade django-delayq in this process."),
         D022=("A queue has a HORIZON, but no worker has the role relay for it.", "Start a worker with the role relay for this queue."),
-        D023=(
-            "Jobs beyond the HORIZON of a queue reach Redis too late.",
-            "Check the log of the workers with the role relay, and the speed of the database.",
-        ),
+        D023=("Jobs beyond a queue's HORIZON reach Redis too late.", "Check the log of workers with the role relay, and the database."),
         D026=(
             "Jobs are in partitions that PARTITIONS and FORMER_PARTITIONS do not include.",
             "Add the number in the message to FORMER_PARTITIONS, and deploy.",
@@ -319,10 +268,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
             "Events of a queue reach the database more than a minute late.",
             "Run a worker with the role mirror. If one is running, check its log and the database.",
         ),
-        D011=(
-            "The database rejected events of a queue.",
-            "To list the events, run manage.py delayq set-aside. After you have fixed the cause, add --retry.",
-        ),
+        D011=("The database rejected events of a queue.", "Run manage.py delayq set-aside. After you fix the cause, add --retry."),
         D014=(
             "The Redis user can run commands that delayq never uses, such as FLUSHALL.",
             "Use a different user in DELAYQ['REDIS']. To list the rights that it needs, run manage.py delayq settings REDIS.",
@@ -331,10 +277,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
             "A queue has its own REDIS, but some of its jobs are still on the shared server, where no worker runs them.",
             "Remove REDIS from the queue until its jobs with redis durability have run. Durable jobs run on the new server.",
         ),
-        D027=(
-            "FORMER_PARTITIONS of a queue is no longer needed.",
-            "Remove it from the settings and deploy. Until then, each job with a key uses two partitions.",
-        ),
+        D027=("FORMER_PARTITIONS of a queue is no longer needed.", "Remove it. Until then, each job with a key uses two partitions."),
         D028=("FORMER_PARTITIONS of a queue is still needed.", "Keep the setting until these jobs have run."),
         D031=(
             "The ticks of a schedule are more than a minute late.",
