@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -110,11 +110,8 @@ def check_rights(databases: Collection[str] | None = None, **_: Any) -> list[Che
     for redis in config.servers:
         with suppress(DelayqError):  # check_server reports it
             if is_embedded(redis) or not kind_findings(redis):
-                there = place(redis, name="delayq:check")
-                try:
+                with closing(place(redis, name="delayq:check")) as there:
                     found += messages(rights_findings(there, config.prefix, probed_on(config, redis)), _of(config, redis))
-                finally:
-                    there.close()
     return found
 
 
@@ -142,8 +139,7 @@ def _server(config: conf.Config, redis: RedisSpec) -> Iterator[Finding]:
         return
     try:
         yield from cluster_findings(redis, config.prefix, divided(config, redis))
-        there = place(redis, name="delayq:check")
-        try:
+        with closing(place(redis, name="delayq:check")) as there:
             inspector = Inspector(there, prefix=config.prefix)
             facts = [inspector.server(link=link) for link in there.nodes()]
             yield from dict.fromkeys(one for of_server in facts for one in server_findings(of_server))
@@ -156,8 +152,6 @@ def _server(config: conf.Config, redis: RedisSpec) -> Iterator[Finding]:
                 yield from wide_pools(workers)
                 pulled = [queue.name for queue in config.queues.values() if queue.pulled]
                 yield from record_findings(list(config.queues), workers, pulled=pulled)
-        finally:
-            there.close()
     except StoreUnavailable as error:
         yield Finding("W013", str(error))
     except SiteRefused as error:

@@ -187,12 +187,6 @@ def _retention(value: Any) -> Mapping[str, float | None]:
     return {state: optional(DURATION).read(kept) for state, kept in value.items()}
 
 
-def _former_partitions(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, (list, tuple)):
-        raise Wrong(f"must be a list of previous values of PARTITIONS, such as [4], not {value!r}.")
-    return tuple(dict.fromkeys(map(PARTITIONS.read, value)))
-
-
 def _queues(value: Any) -> Mapping[Any, Any]:
     if not isinstance(value, Mapping) or not value:
         names = value if isinstance(value, (list, tuple, set)) and value else ["default"]
@@ -305,7 +299,9 @@ PARTITIONS: Final = kind(
     lambda value: _is_whole(value) and 1 <= value <= MOST_PARTITIONS,
     hint="16 is right for most: a Cluster moves partitions, so there need not be one for each core.",
 )
-FORMER_PARTITIONS: Final = Kind("a list of whole numbers, such as [4]", _former_partitions)
+FORMER_PARTITIONS: Final = listed(
+    "previous values of PARTITIONS, such as [4]", PARTITIONS.read, lambda value: tuple(dict.fromkeys(value))
+)
 SECRET: Final = kind(
     "text of at least 16 letters, digits and symbols, without spaces",
     lambda value: isinstance(value, str) and re.fullmatch(r"[!-~]{16,}", value) is not None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypedDict, TypeVar, Unpack, get_args, overload
@@ -292,39 +292,29 @@ def tick_meta(row: Periodic | Declaration, at: datetime, *, by_hand: bool = Fals
 
 def check_declarations(**_: Any) -> list[CheckMessage]:
     """System checks of declared schedules: mistakes that only the whole project or this host shows."""
-    found = [message for one in declarations.all() for message in _of_dates(one)]
-    if not conf.problems():
-        found += [message for one in declarations.all() for message in _of_jobs(one)]
-    return found
-
-
-def _of_dates(one: Declaration) -> Iterator[CheckMessage]:
     from django_delayq.findings import check_message  # a web process needs no findings
 
-    where = f"The schedule {one.name} ({one.place})"
-    if one.dates.cron and not cronsim_installed():
-        yield check_message(
-            "E034",
-            f"{where} has the cron {one.dates.cron!r}, and the package cronsim is not installed, so the schedule would never run.",
-        )
-        return
-    try:
-        if one.dates.first_after(clock.now()) is None:
-            yield check_message(
-                "E033",
-                f"{where} has the cron {one.dates.cron!r}, which never fires: no such day exists, or the clock skips that time on it.",
-            )
-    except ConfigError as error:  # no package could read it where it was declared
-        yield check_message("E033", f"{where}: {error}", error.fields.get("hint", ""))
-
-
-def _of_jobs(one: Declaration) -> Iterator[CheckMessage]:
-    from django_delayq.findings import check_message
-
-    task = registry.find(one.task)
-    if task is None or task.queue not in conf.get().queues:
-        return  # E005 and E004 report these
-    try:
-        check_jobs(one)
-    except DelayqError as error:
-        yield check_message("E035", f"The schedule {one.name} ({one.place}): none of its jobs could be scheduled: {error}")
+    found = []
+    for one in declarations.all():
+        where = f"The schedule {one.name} ({one.place})"
+        cron = f"{where} has the cron {one.dates.cron!r}"
+        if one.dates.cron and not cronsim_installed():
+            text = f"{cron}, and the package cronsim is not installed, so the schedule would never run."
+            found.append(check_message("E034", text))
+            continue
+        try:
+            if one.dates.first_after(clock.now()) is None:
+                text = f"{cron}, which never fires: no such day exists, or the clock skips that time on it."
+                found.append(check_message("E033", text))
+        except ConfigError as error:  # no package could read it where it was declared
+            found.append(check_message("E033", f"{where}: {error}", error.fields.get("hint", "")))
+    for one in [] if conf.problems() else declarations.all():
+        task = registry.find(one.task)
+        if task is None or task.queue not in conf.get().queues:
+            continue  # E005 and E004 report these
+        try:
+            check_jobs(one)
+        except DelayqError as error:
+            text = f"The schedule {one.name} ({one.place}): none of its jobs could be scheduled: {error}"
+            found.append(check_message("E035", text))
+    return found

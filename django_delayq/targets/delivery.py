@@ -399,18 +399,12 @@ def check_delivery(**_: Any) -> list[CheckMessage]:
 def check_allowed(**_: Any) -> list[CheckMessage]:
     """Checks that ALLOW contains no network that is rarely meant."""
     http = None if conf.problems() else conf.get().http
-    if http is None:
-        return []
-    return [
-        check_message(
-            "W021",
-            f"DELAYQ['HTTP']['ALLOW'] lists {network}, so deliveries may reach addresses of the kind {kind!r}: anyone who can "
-            f"choose a URL can call the servers there and read their answers.",
-        )
-        for network in http.allow
-        if (
-            kind := next(
-                (kind for kind, one in REFUSED if kind in INSIDE and one.version == network.version and one.overlaps(network)), ""
+    found = []
+    for network in http.allow if http is not None else ():
+        kinds = [kind for kind, one in REFUSED if kind in INSIDE and one.version == network.version and one.overlaps(network)]
+        if kinds:
+            text = (
+                f"DELAYQ['HTTP']['ALLOW'] lists {network}, so deliveries may reach addresses of the kind {kinds[0]!r}: anyone who can "
             )
-        )
-    ]
+            found.append(check_message("W021", f"{text}choose a URL can call the servers there and read their answers."))
+    return found
