@@ -274,7 +274,7 @@ DURATION: Final = kind(
     "a duration greater than 0", lambda value: _duration(value) > 0, _duration, hint="Use a number of seconds, or text such as '30s'."
 )
 LEASE: Final = kind(
-    "a duration of at least 5 s",
+    "a duration of at least 5 seconds",
     lambda value: _duration(value) >= SHORTEST_LEASE,
     _duration,
     hint="Use 30. With a shorter lease, jobs run twice whenever a host pauses briefly. Workers extend the lease while a task runs, so "

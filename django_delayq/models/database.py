@@ -153,7 +153,7 @@ class DelayqModel(models.Model):
 
     class Meta:
         abstract = True
-        default_permissions: tuple[str, ...] = ()
+        default_permissions: ClassVar[tuple[str, ...]] = ()
 
 
 if TYPE_CHECKING:

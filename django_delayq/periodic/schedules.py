@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, astuple
+from dataclasses import astuple
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
@@ -157,20 +157,8 @@ def create(
     where = f"schedule {name!r}"
     check_words("create()", actor, reason)
     check_name(where, name)
-    check_policies(where, missed, overlap)
-    dates = _dates(cron, every, timezone, jitter, where)
-    arguments, named = check_arguments(where, args, kwargs)
-    row = Periodic(
-        name=name,
-        task=task,
-        owner=Periodic.Owner.ADMIN,
-        missed=missed,
-        overlap=overlap,
-        args=list(arguments),
-        kwargs=named,
-        **asdict(dates),
-    )
-    check_jobs(row)
+    row = Periodic(name=name, owner=Periodic.Owner.ADMIN)
+    _fill(row, where, task, _dates(cron, every, timezone, jitter, where), missed, overlap, args, kwargs)
     with database.atomic():
         row.decided_to = row.write_at = row.created_at = now = schedule_rows.now()
         try:
@@ -178,7 +166,7 @@ def create(
                 row.save(using=database.alias(), force_insert=True)
         except IntegrityError:
             raise ConfigError(f"{where}: a schedule with this name already exists.", hint="Choose another name.") from None
-        note(row, "periodic_created", now, actor=actor, reason=reason, task=task, dates=dates.text)
+        note(row, "periodic_created", now, actor=actor, reason=reason, task=task, dates=dates_of(row).text)
     return row
 
 
@@ -204,17 +192,12 @@ def change(
         As `create`; ConfigError also if code declares the schedule.
     """
     where = f"schedule {name!r}"
-    check_policies(where, missed, overlap)
-    dates = _dates(cron, every, timezone, jitter, where)
     with _living(name, "change()", actor, reason) as row:
         if row.owner != Periodic.Owner.ADMIN:
             raise ConfigError(f"The schedule {name!r} is declared in code.", hint="Change it there, or override its dates here.")
-        row.task = row.task if task is None else task
-        arguments, row.kwargs = check_arguments(where, row.args if args is None else args, row.kwargs if kwargs is None else kwargs)
-        row.args = list(arguments)
-        row.cron, row.every_ms, row.timezone, row.jitter_ms = astuple(dates)
-        row.missed, row.overlap = missed, overlap
-        check_jobs(row)
+        dates = _dates(cron, every, timezone, jitter, where)
+        given = row.args if args is None else args, row.kwargs if kwargs is None else kwargs
+        _fill(row, where, row.task if task is None else task, dates, missed, overlap, *given)
         _save(row, "periodic_changed", actor, reason, task=row.task, dates=dates.text)
     return row
 
@@ -281,6 +264,15 @@ def _dates(cron: str, every: durations.Delay | None, timezone: str, jitter: dura
             f"{where}: the cron expression {cron!r} never matches a date.", hint="Check whether any of these months has this day."
         )
     return dates
+
+
+def _fill(row: Periodic, where: str, task: str, dates: Dates, missed: str, overlap: str, args: Any, kwargs: Any) -> None:
+    """Writes checked values into the row of a schedule that the admin owns."""
+    check_policies(where, missed, overlap)
+    arguments, row.kwargs = check_arguments(where, args, kwargs)
+    row.task, row.missed, row.overlap, row.args = task, missed, overlap, list(arguments)
+    row.cron, row.every_ms, row.timezone, row.jitter_ms = astuple(dates)
+    check_jobs(row)
 
 
 def _save(row: Periodic, kind: str, actor: str, reason: str, *, withdraws: bool = True, **detail: Any) -> None:
