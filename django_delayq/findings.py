@@ -84,37 +84,25 @@ KINDS: Final[Mapping[str, FindingKind]] = {
     **_kinds(
         DEPLOY,
         "error",
-        E009=(
-            "INLINE is enabled and DEBUG is disabled, so jobs run in requests, immediately and without retries.",
-            "Remove INLINE from the production settings, and start workers.",
-        ),
+        E009=("INLINE is on and DEBUG is off: jobs run in requests, at once, without retries.", "Remove INLINE, and start workers."),
         E010=(
             "Redis can evict jobs when its memory is full.",
             "Set maxmemory-policy to noeviction, or use a separate server for the jobs. An evicted job is lost without an error.",
         ),
         E011=("The server is older than Redis 6.2 or Valkey 7.2.", "Upgrade the server."),
         E012=("The server is a replica, which does not accept writes.", "Set DELAYQ['REDIS'] to the primary."),
-        E013=(
-            "The server is a node of a Redis Cluster, but REDIS contains the URL of a single server.",
-            "Use a URL that starts with redis+cluster:// and lists several nodes.",
-        ),
+        E013=("REDIS is the URL of one server, but it is a node of a Cluster.", "Use a redis+cluster:// URL with several nodes."),
         E014=("The server is a Sentinel.", "Use a URL that starts with redis+sentinel:// and contains the name of the master."),
         E015=("The server does not have the database number in REDIS.", "Use a number that the server has at the end of the URL."),
         E016=(
             "The Sentinels do not know a master with the name in REDIS.",
-            (
-                "Use the name that their `sentinel monitor` line defines. To list the known masters, run redis-cli -p 26379 SENTINEL "
-                "MASTERS."
-            ),
+            "Use the name in their `sentinel monitor` line. To list the masters, run redis-cli -p 26379 SENTINEL MASTERS.",
         ),
         E017=("REDIS is a Cluster's URL, but the server is not part of one.", "Use the URL of one server, which starts with redis://."),
         E018=("Some slots of the Cluster have no node. Queues in these slots do not work.", "Run redis-cli --cluster fix."),
         E019=(
             "Some nodes of the Cluster cannot be reached from this host.",
-            (
-                "Check that the nodes are running. If they are, correct the addresses that they announce: cluster-announce-ip, "
-                "cluster-announce-hostname, and cluster-preferred-endpoint-type."
-            ),
+            "Start the nodes, or correct cluster-announce-ip, cluster-announce-hostname and cluster-preferred-endpoint-type.",
         ),
         E020=(
             "The server or the Sentinels require TLS, but the URL in REDIS does not use it.",
@@ -136,10 +124,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         W011=("Redis only writes snapshots, so a crash loses later changes.", "Set appendonly to yes and appendfsync to everysec."),
         W012=(
             "The clocks of this host and of the Redis host differ by more than a second.",
-            (
-                "Run an NTP client on both hosts. Redis decides by its own clock when a job is due, but your code calculates "
-                "dates with the clock of this host."
-            ),
+            "Run an NTP client on both hosts. Your code calculates dates with one clock, and Redis compares them with another.",
         ),
         W013=("Redis cannot be reached, or rejects the credentials.", "Check DELAYQ['REDIS'], and check that the server is running."),
         W014=(
@@ -148,23 +133,14 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         ),
         W015=(
             "Redis is on another host and does not require a password.",
-            (
-                "Create a Redis user for delayq and add it to DELAYQ['REDIS']. To list the rights that it needs, run manage.py "
-                "delayq settings REDIS."
-            ),
+            "Add a Redis user to DELAYQ['REDIS']. To list the rights that it needs, run manage.py delayq settings REDIS.",
         ),
         W016=(
             "The connection uses TLS, but does not verify the certificate or the host name of the server.",
-            (
-                "Remove ssl_cert_reqs and ssl_check_hostname from DELAYQ['REDIS'] or the cache, and set ssl_ca_certs to the "
-                "certificate authority."
-            ),
+            "Remove ssl_cert_reqs and ssl_check_hostname from REDIS or the cache, and set ssl_ca_certs to your authority.",
         ),
         W017=("Redis is on another host, but SIGNING is off.", "Set SIGNING to True. See manage.py delayq settings SIGNING."),
-        W018=(
-            "Other users of this host can read or replace the files of the embedded server.",
-            "Use a directory that belongs to the user of the site, with mode 0700.",
-        ),
+        W018=("Other users can read or replace files of the embedded server.", "Use a directory of the site's user, with mode 0700."),
         W019=(
             "Workers answer health probes on all addresses of their host.",
             "Set --health-host to the address that the probes use. If a firewall protects the port, you can silence this check.",
@@ -173,28 +149,19 @@ KINDS: Final[Mapping[str, FindingKind]] = {
             "Django, redis or django-redis is newer than the versions that this release was tested with.",
             "Upgrade django-delayq. If there is no newer release, run your tests and silence this check.",
         ),
-        W021=(
-            "ALLOW in HTTP permits deliveries to this host, to its local network link, or to every address.",
-            "Allow only the networks of your partners.",
-        ),
+        W021=("ALLOW in HTTP includes this host, its network link, or every address.", "Allow only the networks of your partners."),
         W022=("A queue is in use, but no worker has the role mirror for it.", "Start a worker with the roles mirror and relay for it."),
         W024=(
             "Slots of the Cluster are being moved, or a move has stopped halfway. Queues in these slots wait.",
             "Wait until the move has finished. If no move is running, run redis-cli --cluster fix.",
         ),
-        W025=(
-            "A master of the Cluster has no replica. If the master fails, its queues stop.",
-            "Run redis-cli --cluster add-node NEW OLD --cluster-slave.",
-        ),
+        W025=("A master has no replica. If it fails, its queues stop.", "Run redis-cli --cluster add-node NEW OLD --cluster-slave."),
         W026=(
             "cluster-require-full-coverage is enabled, so if one master fails, the queues of all masters stop.",
             "On every node, run CONFIG SET cluster-require-full-coverage no and CONFIG REWRITE.",
         ),
         W027=("One master has more than twice its share of the partitions of a queue.", "Move some of the slots to other masters."),
-        W028=(
-            "A partition has more jobs than the Cluster can move without delays.",
-            "Increase PARTITIONS of the queue, or set a HORIZON, which keeps later jobs in the database.",
-        ),
+        W028=("A partition has more jobs than the Cluster can move without delays.", "Increase PARTITIONS, or set a HORIZON."),
         W040=(
             "The gateway is installed, but the settings do not enforce TLS.",
             "Set SECURE_SSL_REDIRECT to True. If a proxy terminates TLS and rejects plain requests, set SECURE_PROXY_SSL_HEADER.",
@@ -229,10 +196,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         D021=("A queue in Redis has a newer format than this process supports.", "Upgrade django-delayq in this process."),
         D022=("A queue has a HORIZON, but no worker has the role relay for it.", "Start a worker with the role relay for this queue."),
         D023=("Jobs beyond a queue's HORIZON reach Redis too late.", "Check the log of workers with the role relay, and the database."),
-        D026=(
-            "Jobs are in partitions that PARTITIONS and FORMER_PARTITIONS do not include.",
-            "Add the number in the message to FORMER_PARTITIONS, and deploy.",
-        ),
+        D026=("Jobs are in partitions that the settings do not list.", "Add the number in the message to FORMER_PARTITIONS."),
         D029=(
             "The clocks of the database and of Redis differ by five minutes or more. Until this is fixed, no old rows are deleted.",
             "Run an NTP client on the hosts of the database and of Redis.",
@@ -281,20 +245,14 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         D028=("FORMER_PARTITIONS of a queue is still needed.", "Keep the setting until these jobs have run."),
         D031=(
             "The ticks of a schedule are more than a minute late.",
-            (
-                "Run a worker with the role relay whose code declares the schedule. A schedule that no code declares is retired "
-                "within an hour."
-            ),
+            "Run a worker with the role relay that has the schedule. If no code declares it, it is retired within an hour.",
         ),
         D032=(
             "A schedule was retired in the last week, because no code declares it.",
             "If you removed the schedule on purpose, ignore this warning. It disappears after a week.",
         ),
         D035=(
-            (
-                "Jobs are parked: the workers do not have their task, have it with different parameters, or do not have a "
-                "carrier or the signing key."
-            ),
+            "Jobs are parked: workers do not have their task, its parameters, a carrier or the signing key.",
             "Deploy workers of the release that scheduled these jobs, or add the module of the task to TASK_MODULES.",
         ),
         D036=("Redis rejects an optional command. The message describes the effect.", "Allow the command if possible."),

@@ -427,10 +427,7 @@ class Deployments:
         declared = self._declared.all()
         seen = self._note([WORKERS, *((one.name, one.fingerprint) for one in declared)], now)
         rows = {row.name: row for row in Periodic.objects.only("name", "owner", "fingerprint", "retired_at")}
-        by_name: dict[str, list[SeenDeclaration]] = {}
-        for seen_one in seen.values():
-            by_name.setdefault(seen_one.name, []).append(seen_one)
-        changed = [one for one in declared if not _is_in_force(rows.get(one.name), one) and came_last(one, by_name[one.name], now)]
+        changed = [one for one in declared if not _is_in_force(rows.get(one.name), one) and came_last(one, seen.values(), now)]
         for one in self._created([one for one in changed if one.name not in rows], now):
             logger.info("schedule %s is new: %s", one.name, one.dates.text)
         acts = [partial(self._put_in_force, one) for one in changed if one.name in rows]
@@ -487,8 +484,8 @@ class Deployments:
         """Puts a declaration in force, unless another version has come meanwhile."""
         with locked(name=one.name) as row:
             now = schedule_rows.now()
-            rivals = SeenDeclaration.objects.filter(name=one.name)
-            if row is None or _is_in_force(row, one) or not came_last(one, rivals, now):
+            seen = SeenDeclaration.objects.filter(name=one.name)
+            if row is None or _is_in_force(row, one) or not came_last(one, seen, now):
                 return
             came_back, before = row.retired_at is not None, dates_of(row)
             for name, value in _columns_of(one).items():
@@ -522,7 +519,7 @@ def alive(seen_one: SeenDeclaration, now: datetime) -> bool:
 
 def came_last(one: Declaration, seen: Iterable[SeenDeclaration], now: datetime) -> bool:
     """Whether that declaration came last among those of its name."""
-    rivals = [seen_one for seen_one in seen if alive(seen_one, now)]
+    rivals = [seen_one for seen_one in seen if seen_one.name == one.name and alive(seen_one, now)]
     last = max(rivals, key=lambda seen_one: (seen_one.first_seen, seen_one.fingerprint), default=None)
     return last is not None and last.fingerprint == one.fingerprint
 
