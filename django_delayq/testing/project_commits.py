@@ -15,7 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django_delayq.logger import Logger
 
 logger = Logger("django_delayq.producer")
-OURS: Final = frozenset(f"django_delayq.producer.{name}" for name in ("at_commit", "changes", "commit", "edit", "put_back"))
+OURS: Final = "django_delayq.producer."
 _exit = transaction.Atomic.__exit__
 _on_commit = BaseDatabaseWrapper.on_commit
 
@@ -76,4 +76,4 @@ def _is_ours(func: Any) -> bool:
     plain = unwrap(func)
     if isinstance(plain, partial):
         plain = plain.func
-    return getattr(plain, "__module__", "") in OURS
+    return str(getattr(plain, "__module__", "")).startswith(OURS)

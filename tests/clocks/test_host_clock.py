@@ -397,6 +397,7 @@ LOOPS: dict[str, Act | str] = {
             "HostRecovery",
             "LoopSchedule",
             "Movers",
+            "OutageLog",
             "Probe",
             "RecordsReport",
             "Recycler",

@@ -27,7 +27,7 @@ def test_no_limit_wants_an_expiry(orders, durability):
 
 @pytest.mark.parametrize("most", [-1, "0", 0.0, False])
 def test_what_is_no_number_of_attempts_is_refused(orders, most):
-    with pytest.raises(delayq.ConfigError, match=r"max_attempts must be (at least 1, or 0|a whole number, not)"):
+    with pytest.raises(delayq.ConfigError, match=r"max_attempts must be (at least 1, or 0|a whole number such as 10, not)"):
         delayq.schedule(close_order, 1, max_attempts=most, expires="1h")
 
 
