@@ -12,11 +12,13 @@ from django.test.utils import CaptureQueriesContext
 
 import django_delayq as delayq
 from django_delayq import clock, ids
-from django_delayq.console import verbs
+from django_delayq.console import operation_loop, verbs
 from django_delayq.console.operation_loop import OperationLoop
 from django_delayq.console.verbs import NamedJob
 from django_delayq.exceptions import DelayqError, QueueUnknown, StoreUnavailable
+from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.models import Event, Job, Operation
+from django_delayq.producer import outbox
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change, EndingKind, EventKind
 from tests.mirror.conftest import horizon, loop, lost_reply, sent
@@ -184,12 +186,37 @@ def test_the_rows_have_the_answers_before_the_mirror_has_seen_the_events(orders)
     assert len(told()) == 4, "the mirror has added nothing"
 
 
-def test_a_row_that_another_transaction_has_changed_is_updated_as_well(orders):
+@pytest.fixture
+def before_the_rows(monkeypatch) -> Callable[[Callable[[], object]], None]:
+    """Calls a function once, when Redis has answered and before the rows are updated."""
+
+    def arm(happens: Callable[[], object]) -> None:
+        real = outbox.jobs.apply_all
+
+        def apply_all(changes: Any) -> Any:
+            monkeypatch.setattr(outbox.jobs, "apply_all", real)
+            happens()
+            return real(changes)
+
+        monkeypatch.setattr(outbox.jobs, "apply_all", apply_all)
+
+    return arm
+
+
+def test_a_row_that_another_transaction_has_changed_is_updated_as_well(orders, before_the_rows):
     jobs = waiting(orders, 3)
-    Job.objects.filter(pk=jobs[1].id).update(last_event="0-1")
+    before_the_rows(lambda: Job.objects.filter(pk=jobs[1].id).update(last_event="0-1"))
     assert act("reschedule", jobs, **AN_HOUR) == ["done"] * 3
     dates = [(row.run_at - clock.now()).total_seconds() for row in Job.objects.all()]
     assert all(7000 < date <= 7200 for date in dates)
+
+
+def test_what_is_known_of_a_batch_stays_known_if_redis_fails_before_its_end(orders, lost_reply, before_the_rows):
+    job, unknown = waiting(orders, 1)[0], NamedJob(ids.new(), "orders")
+    before_the_rows(lost_reply)
+    first, second = act("cancel", [job, unknown])
+    assert (type(first), second) == (StoreUnavailable, "unknown")
+    assert Job.objects.get().state == "cancelled"
 
 
 def test_a_job_that_is_named_twice_is_changed_once(orders):
@@ -237,6 +264,7 @@ def test_after_a_lost_reply_nothing_is_known_and_a_repeat_changes_nothing_more(o
 def test_an_operation_counts_each_job_once_when_a_reply_is_lost(orders, lost_reply, verb, counts):
     jobs = STARTS[verb](orders, 5)
     operation = Operation.objects.create(verb=verb, selection={"text": f"state:{jobs[0].state}"}, actor="admin:ann")
+    assert act(verb, [NamedJob(ids.new(), "orders")]) == ["unknown"]  # Redis has the script
     loop = OperationLoop()
     lost_reply()
     with pytest.raises(StoreUnavailable):
@@ -251,12 +279,40 @@ def test_an_operation_counts_each_job_once_when_a_reply_is_lost(orders, lost_rep
     assert (operation.stage, operation.counts, operation.seen, operation.chunk) == ("finished", counts, 5, [])
 
 
-def test_a_batch_in_a_transaction_takes_effect_at_once_and_a_rollback_keeps_it(orders):
+def test_an_operation_goes_on_with_another_server_and_then_repeats_what_is_not_known(
+    orders, own_redis, settings, lost_reply, monkeypatch
+):
+    monkeypatch.setattr(operation_loop, "CHUNK", 2)
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {**settings.DELAYQ["QUEUES"], "own": {"REDIS": own_redis().url}}}
+    shops = [orders, type(orders)("own")]
+    shops[1].store = stores.queue("own", 0)
+    shops[1].mirror = MirrorLoop(stores.places, shops[1].config, prefix="delayq")
+    for _ in range(3):
+        for shop in shops:
+            failed(shop, 1, queue=shop.config.name)
+    for shop in shops:
+        assert act("requeue", [NamedJob(ids.new(), shop.config.name)]) == ["unknown"]  # Redis has the script
+    operation = Operation.objects.create(verb="requeue", selection={"view": "failed"}, actor="admin:ann")
+    lost_reply()
+    loop = OperationLoop()
+    assert loop.poll() == 0
+    operation.refresh_from_db()
+    assert (operation.counts, operation.seen, len(operation.chunk)) == ({"done": 1}, 1, 1)
+    while loop.poll() == 0:
+        pass
+    operation.refresh_from_db()
+    assert (operation.stage, operation.counts, operation.seen, operation.chunk) == ("finished", {"done": 5, "again": 1}, 6, [])
+
+
+@pytest.mark.parametrize("rolled_back", [True, False])
+def test_a_batch_in_a_transaction_takes_effect_at_once_and_its_rows_are_updated_by_the_commit(orders, rolled_back):
     jobs = waiting(orders, 3)
     with transaction.atomic():
         assert act("cancel", jobs) == ["done"] * 3
         assert [orders.in_redis(job.id) for job in jobs] == ["finished"] * 3
-        transaction.set_rollback(True)
+        assert set(Job.objects.values_list("state", flat=True)) == {"scheduled"}
+        transaction.set_rollback(rolled_back)
+    assert set(Job.objects.values_list("state", flat=True)) == {"scheduled" if rolled_back else "cancelled"}
     orders.fold()
     assert set(Job.objects.values_list("state", flat=True)) == {"cancelled"}
 
