@@ -13,6 +13,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
 from django.utils.formats import number_format
+from django.utils.html import format_html
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
@@ -28,7 +29,7 @@ from django_delayq.console.health import Sign
 from django_delayq.console.overview import DOWN, Overview, QueueView, count_absent, count_rows, count_shown, failing_tasks, look
 from django_delayq.console.trends import NewestJobs, Span
 from django_delayq.console.why_not_yet import PULLED_LATELY
-from django_delayq.console.wording import dated, duration, error_text
+from django_delayq.console.wording import duration, error_text, relative, second
 from django_delayq.models import Job, Queue, QueueState
 from django_delayq.producer import queues
 from django_delayq.producer.stores import stores
@@ -269,7 +270,11 @@ def _parts(hour: Spread) -> list[tuple[str, int, int]]:
 
 def _moment(ms: int) -> str:
     at = clock.from_ms(ms)
-    return now("now") if at <= clock.now() else dated(at)
+    return (
+        now("now")
+        if at <= clock.now()
+        else format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), second(at), relative(at))
+    )
 
 
 def _late(queue: QueueView) -> str:

@@ -187,7 +187,8 @@ def breakable(text: str) -> SafeString:
 
 def dated(date: datetime, unit: str = "seconds") -> SafeString:
     """A date, in full for programs that read the page."""
-    return format_html('<time datetime="{}">{}</time>', date.isoformat(), second(date, unit=unit))
+    text = second(date, unit=unit)
+    return format_html('<time datetime="{}">{}<wbr>{}</time>', date.isoformat(), text[:-6], text[-6:])  # a narrow column breaks here
 
 
 def moment(date: datetime) -> SafeString:

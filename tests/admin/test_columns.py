@@ -92,7 +92,7 @@ def test_what_has_ended_tells_when_and_how_long_it_took(orders, staff):
     assert cell(response, "finished_shown").endswith("1h58m ago")
     assert cell(response, "took_shown") == "1m30s"
     assert "datetime=" in response.content.decode()
-    assert re.search(r">\d{4}-\d\d-\d\d [\d:]{8}[+-]\d\d:\d\d</time>", response.content.decode())
+    assert re.search(r">\d{4}-\d\d-\d\d [\d:]{8}<wbr>[+-]\d\d:\d\d</time>", response.content.decode())
 
 
 def test_one_that_expired_while_it_waited_took_no_time(orders, staff):

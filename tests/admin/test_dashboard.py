@@ -99,7 +99,9 @@ def test_the_next_date_stands_in_its_column(orders, staff, settings):
     client = staff()
     assert cell(client.get(QUEUES).content.decode(), "Next due") == "–"
     delayq.schedule(close_order, 1, run_at=datetime(2099, 5, 1, 12, 30, tzinfo=UTC))
-    assert cell(client.get(QUEUES).content.decode(), "Next due") == "2099-05-01 12:30:00+00:00"
+    page = client.get(QUEUES).content.decode()
+    assert re.fullmatch(r"in \d+d", cell(page, "Next due"))
+    assert 'title="2099-05-01 12:30:00+00:00"' in page
     delayq.schedule(close_order, 2)
     assert cell(client.get(QUEUES).content.decode(), "Next due") == "now"
 

@@ -328,7 +328,7 @@ def test_a_date_says_in_which_time_zone_it_is_meant(orders, staff, settings):
 # dates
 
 
-FAR = re.compile(r'<time datetime="[^"]+">[-\d]+ [:\d]+[+-]\d\d:\d\d</time> <span class="delayq-soft">([^<]+)</span>')
+FAR = re.compile(r'<time datetime="[^"]+">[-\d]+ [:\d]+<wbr>[+-]\d\d:\d\d</time> <span class="delayq-soft">([^<]+)</span>')
 
 
 def test_every_page_that_tells_a_date_says_how_far_off_it_is(orders, staff):

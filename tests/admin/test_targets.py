@@ -104,7 +104,7 @@ def test_who_says_that_a_circuit_is_open_is_named(orders, staff):
     assert list(seen) == ["bad.example", "worst.example"]
     circuit = seen["bad.example"][0]
     assert re.search(
-        r"open until [-\d]+ [:\d]+[-+]\d\d:\d\d, 1m(30|29)s left bad.example:8443, 7 failures in a row, reported by host:1:w", circuit
+        r"open until [-\d]+ [:\d]+ ?[-+]\d\d:\d\d, 1m(30|29)s left bad.example:8443, 7 failures in a row, reported by host:1:w", circuit
     )
     assert "the next delivery is the probe bad.example:8443, 5 failures in a row, reported by host:2:w" in circuit
 
