@@ -86,7 +86,7 @@ def within(found: Figures, limits: Figures) -> None:
 
 
 def test_schedule_with_a_key_in_a_transaction(warm):
-    within(Trace().of(lambda: put(9)), Figures(25, 135, 90))
+    within(Trace().of(lambda: put(9)), Figures(26, 138, 90))
 
 
 def test_from_schedule_to_the_row_of_the_ended_job(warm):
@@ -94,12 +94,12 @@ def test_from_schedule_to_the_row_of_the_ended_job(warm):
         put(9)
         warm.advance("1h")
 
-    within(Trace().of(whole), Figures(43, 288, 329))
+    within(Trace().of(whole), Figures(44, 285, 330))
 
 
 def test_cancel_by_key(warm):
     put(9)
-    within(Trace().of(lambda: cancel_by_key("o:9")), Figures(26, 105, 160))
+    within(Trace().of(lambda: cancel_by_key("o:9")), Figures(27, 149, 187))
 
 
 def test_cancel_of_selected_jobs_in_the_admin(warm):
@@ -113,4 +113,4 @@ def test_cancel_of_selected_jobs_in_the_admin(warm):
 
     cancel(put(10))
     job = put(9)
-    within(Trace().of(lambda: cancel(job)), Figures(45, 315, 652))
+    within(Trace().of(lambda: cancel(job)), Figures(43, 343, 657))

@@ -17,6 +17,6 @@ def test_a_verb_has_its_permission_its_action_and_its_answers_everywhere(verb):
     assert verb.name in JobAdmin.actions
     assert getattr(JobAdmin, verb.name).allowed_permissions == [verb.name]
     assert callable(getattr(JobAdmin, f"has_{verb.name}_permission"))
-    assert operation_loop.VERBS[verb.name] is verb.act
+    assert operation_loop.VERBS[verb.name] is verb.each
     assert set(verb.answers) == set(Change) - {Change.PENDING}, "people act at once"
     assert verb.swept <= verb.states <= set(State) | UNRESOLVED

@@ -18,7 +18,7 @@ from django_delayq.store.connection.link import Link, ScriptMissing
 from django_delayq.store.keys import NAMES, Keys
 from django_delayq.store.scripts import decode, formats, site
 
-LOADS: Final = 3  # the server may forget a script again between its load and its call
+REPEATS: Final = 6  # a queue gets its id once; the server may forget a script again between its load and its call
 ACCEPTS: Final = {"inspect": "none", "assign": "any"}  # which scripts accept a queue without an id, or of any site; see begin.lua
 
 
@@ -127,7 +127,7 @@ def _completed(
     """Repeats those of the first `calls` commands whose script could not begin, after the server has the script, or the queue has
     the id of this site. The commands after them are sent again, too.
     """
-    for _ in range(LOADS):
+    for _ in range(REPEATS):
         left = [number for number in range(calls) if isinstance(replies[number], StoreError) and _cause(replies[number])]
         if not left:
             break
