@@ -18,7 +18,7 @@ from django.utils import translation
 from django_delayq import clock, conf, ids
 from django_delayq.checks import installed, missing_migrations
 from django_delayq.conf import QueueConfig
-from django_delayq.console import overview, schedule_views
+from django_delayq.console import keyset, overview, schedule_views
 from django_delayq.console.health import MEASURES
 from django_delayq.exceptions import PayloadError
 from django_delayq.findings import Finding
@@ -34,6 +34,7 @@ from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.mirror.restore_rows import end_of, leave_to_a_person, unknown_end
 from django_delayq.models import PARKED_ROWS, UNPUBLISHED, Job, Periodic, SetAside, database
 from django_delayq.producer.outbox import rows
+from django_delayq.producer.put import batches
 from django_delayq.producer.stores import stores
 from django_delayq.signing import Signer
 from django_delayq.states import PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE, PARKED_TASK, UNFINISHED, State
@@ -47,26 +48,20 @@ from django_delayq.store.scripts.queue import MOST
 MOST_PARKED = 20  # queues and tasks in the findings
 _PARKED_WHY = {
     PARKED_TASK: (
-        "the workers have no task named {task!r}.",
-        (
-            "Deploy workers that have the task. Its module must be the tasks module of an installed app, or listed in "
-            "DELAYQ['TASK_MODULES']."
-        ),
+        "The workers have no task named {task!r}.",
+        "Deploy workers with the task, in the tasks module of an installed app or in a module in DELAYQ['TASK_MODULES'].",
     ),
     PARKED_ARGUMENTS: (
-        "the task {task!r} accepts different arguments in the workers.",
+        "The task {task!r} accepts different arguments in the workers.",
         "Deploy workers of the release that scheduled the jobs, or give new parameters a default value.",
     ),
     PARKED_CARRIERS: (
-        "the workers do not have a carrier that jobs of {task!r} need.",
+        "The workers do not have a carrier that jobs of {task!r} need.",
         "Deploy workers whose DELAYQ['CARRIERS'] lists the carrier.",
     ),
     PARKED_SIGNATURE: (
-        "the workers do not have the key that signed the jobs.",
-        (
-            "Give the workers the new SECRET_KEY, or add the old one to SECRET_KEY_FALLBACKS. If no key changed, another "
-            "program writes to Redis."
-        ),
+        "The workers do not have the key that signed the jobs.",
+        "Deploy the new SECRET_KEY, or the old one in SECRET_KEY_FALLBACKS. If no key changed, another program writes to Redis.",
     ),
 }
 INCOMPARABLE = {"D001", "D003", "D007", "E013", "E014", "E015", "E016", "E025"}  # with one of these, rows cannot be compared with Redis
@@ -75,7 +70,10 @@ MOST_SCHEDULES: Final = 20  # with one problem
 
 
 def doctor(out: TextIO, options: dict[str, Any]) -> int:
-    """Prints all findings, each with its hint. Exit code 1 if one of them is an error."""
+    """Find problems and show how to fix them.
+
+    The exit code is 1 if it finds an error. The JSON document has `ok` and `findings`, each with `code`, `level`, `message` and `hint`.
+    """
     if options["fix"] and not options["deep"]:
         raise UsageError("--fix requires --deep.")
     checks = [message for message in run_checks() if (message.id or "").startswith("delayq.")]
@@ -114,22 +112,21 @@ def _row_findings() -> Iterator[Finding]:
             f"To list the events, run manage.py delayq set-aside --queue {queue}. After you have fixed the cause, add --retry.",
         )
     if count := overview.count_unresolved():
-        jobs = "1 job is" if count == 1 else f"{overview.count_text(count)} jobs are"
-        text = f"{jobs} unresolved: no event of this site shows how they ended."
+        text = f"Unresolved jobs: {overview.count_text(count)}. No event of this site shows how they ended."
         yield Finding("D033", f"{text} Another site may use this Redis database, or Redis lost data.")
     yield from _schedule_findings()
     parked = Job.objects.filter(PARKED_ROWS).values_list("queue", "task", "fingerprint").annotate(Count("pk"))
     for queue, task, code, count in parked.order_by("queue", "task", "fingerprint")[:MOST_PARKED]:
-        jobs = f"{count} {'job is' if count == 1 else 'jobs are'} parked in {queue!r}"
         why, hint = _PARKED_WHY[code]
-        yield Finding("D035", f"{jobs}: {why.format(task=task)}", f"{hint} A job fails a day after it was first parked.")
+        text = f"Parked jobs of {queue!r}: {count}. {why.format(task=task)}"
+        yield Finding("D035", text, f"{hint} A job fails a day after it was first parked.")
     for far in overview.far_queues():
         if far.late:
             text = f"Far jobs of {far.name!r} are late: the first is due at {shown(far.first)}, but it is not in Redis."
             yield Finding("D023", text)
     for queue, count in unlisted_requests().items():  # committed changes that no process with these settings carries out
-        text = f"No process carries out {count} committed change{'' if count == 1 else 's'} of jobs in the queue {queue!r}"
-        yield Finding("D038", f"{text}: DELAYQ['QUEUES'] does not list it.")
+        text = f"Committed changes of jobs in the queue {queue!r} that no process carries out: {count}."
+        yield Finding("D038", f"{text} DELAYQ['QUEUES'] does not list this queue.")
     first = Job.objects.filter(UNPUBLISHED, durable=True).order_by("id").values_list("created_at", flat=True).first()
     age = (database.now() - first).total_seconds() if first else 0.0
     if MEASURES["outbox_age"].is_finding(age) and overview.count_absent():
@@ -191,17 +188,15 @@ def _without(jobs: list[UUID], left: list[UUID]) -> list[UUID]:
 
 
 def _fix(sides: dict[str, Comparison], orphans: dict[str, Orphans], options: dict[str, Any]) -> None:
-    back, dropped, written, lost, ended, nowhere = (
-        sum(len(getattr(found, kind)) for found in orphans.values())
-        for kind in ("missing", "risen", "rowless", "lost", "ended", "nowhere")
-    )
-    back += nowhere
-    ended += lost
+    def total(*kinds: str) -> int:
+        return sum(len(getattr(found, kind)) for found in orphans.values() for kind in kinds)
+
+    back, dropped, written, ended = total("missing", "nowhere"), total("risen"), total("rowless"), total("lost", "ended")
     if not options["yes"]:
-        confirm(
-            f"This restores jobs in Redis ({back}), removes jobs from Redis ({dropped}), writes rows ({written}) and marks jobs as "
-            f"unresolved ({ended}). Continue? [y/N] "
+        wanted = (
+            f"Jobs to restore in Redis: {back}, to remove there: {dropped}, to mark as unresolved: {ended}. Rows to write: {written}."
         )
+        confirm(f"{wanted} Continue? [y/N] ")
     with progress(back + dropped + written + ended, "fixing", quiet=options["json"]) as advance:
         for name, found in orphans.items():
             for count in sides[name].fix(found):
@@ -255,31 +250,32 @@ class Comparison:
         self._signer = signer
         self.left = Orphans()
         self._inspector = Inspector(places, prefix=prefix)
+        self._of_redis = restore_rows.unfinished_redis_only(queue.name, partition)
 
     def find(self, wait: Iterator[None]) -> Orphans:
         """All differences. `wait`: each step lets some time pass and the mirror work."""
         suspects = Orphans()
-        for batch in self._unfinished(self.loop.unfinished()):
+        for batch in _ids(self.loop.unfinished()):
             suspects.missing += self.loop.log.unknown(batch)
             suspects.ended += self.loop.log.ended(batch)
-        for batch in self._unfinished(self._of_redis()):
+        for batch in _ids(self._of_redis):
             suspects.lost += self.loop.log.unknown(batch)
         for jobs in self.loop.log.jobs():
-            for batch in _batches([ids.full(id) for id, _ in jobs]):
+            for batch in batches([ids.full(id) for id, _ in jobs], MOST):
                 self._judge(batch, suspects)
                 suspects.nowhere += self._inspector.nowhere(self.queue.name, batch)
         told = not suspects or self._wait_for_mirror(wait)
         found = Orphans()
         if told and suspects.lost and not needs_restore(*self.loop.look()):
             found.lost = self._lost(suspects.lost, wait)
-        for batch in _batches(suspects.missing):
-            found.missing += self.loop.log.unknown(self._still(batch))
-        for batch in _batches(suspects.ended) if told else ():
-            found.ended += self.loop.log.ended(self._still(batch))
-        for batch in _batches(suspects.nowhere):
+        for batch in batches(suspects.missing, MOST):
+            found.missing += self.loop.log.unknown(_still(self.loop.unfinished(), batch))
+        for batch in batches(suspects.ended, MOST) if told else ():
+            found.ended += self.loop.log.ended(_still(self.loop.unfinished(), batch))
+        for batch in batches(suspects.nowhere, MOST):
             unpublished = set(Job.objects.filter(UNPUBLISHED, pk__in=batch).values_list("id", flat=True))
             found.nowhere += [id for id in self._inspector.nowhere(self.queue.name, batch) if id not in unpublished]
-        for batch in _batches([*suspects.risen, *suspects.rowless]):
+        for batch in batches([*suspects.risen, *suspects.rowless], MOST):
             self._judge(batch, found)
         return found
 
@@ -287,68 +283,44 @@ class Comparison:
         """Restores missing jobs, removes risen jobs and writes missing rows. Yields the number of checked jobs after every step of at
         most 200.
         """
-        for batch in _batches(orphans.missing):
-            epoch = self.loop.store.epoch()
-            found = restore_rows.fields_of(self.loop.unfinished().filter(pk__in=batch))
-            self.loop.epoch.restore(self.loop.items(found), epoch=epoch, actor="doctor")
+        for batch in batches(orphans.missing, MOST):
+            found = self._restore(self.loop.unfinished().filter(pk__in=batch))
             self.left.missing += self.loop.log.unknown([row.id for row in found])
             yield len(batch)
-        for batch in _batches(orphans.risen):
-            known = Job.objects.filter(pk__in=batch).values_list("id", "state", "settled")
-            self.loop.epoch.drop([ids.short(id) for id, *row in known if end_of(*row)], actor="doctor")
+        for batch in batches(orphans.risen, MOST):
+            self._drop_ended(batch)
             yield len(batch)
-        for batch in _batches(orphans.rowless):
+        for batch in batches(orphans.rowless, MOST):
             self._write_rows(batch)
             yield len(batch)
-        for batch in _batches(orphans.lost):
+        for batch in batches(orphans.lost, MOST):
             restore_rows.give_up(self.queue.name, self.loop.partition, self.loop.log.unknown(batch))
             yield len(batch)
-        for batch in _batches(orphans.ended):
+        for batch in batches(orphans.ended, MOST):
             with locked_checkpoint(self.queue.name, self.loop.partition):  # a mirror can be writing the rows
                 leave_to_a_person(self.loop.unfinished().filter(pk__in=batch), unknown_end("finished"))
             yield len(batch)
-
-        for batch in _batches(orphans.nowhere):
-            self._place(batch)
+        for batch in batches(orphans.nowhere, MOST):  # scheduled by their rows; a job without a row is `left`
+            self._drop_ended(batch)
+            self._restore(Job.objects.filter(pk__in=batch, state__in=UNFINISHED, settled=""))
+            self.left.nowhere += self._inspector.nowhere(self.queue.name, batch)
             yield len(batch)
 
-    def _place(self, batch: list[UUID]) -> None:
-        """Schedules the jobs that have no date, by their rows. A job without a row is `left`."""
-        epoch, rows = self.loop.store.epoch(), Job.objects.filter(pk__in=batch)
-        ended = [ids.short(id) for id, *row in rows.values_list("id", "state", "settled") if end_of(*row)]
-        self.loop.epoch.drop(ended, actor="doctor")
-        waiting = restore_rows.fields_of(rows.filter(state__in=UNFINISHED, settled=""))
-        self.loop.epoch.restore(self.loop.items(waiting), epoch=epoch, actor="doctor")
-        self.left.nowhere += self._inspector.nowhere(self.queue.name, batch)
+    def _restore(self, wanted: Any) -> list[rows.UnfinishedRow]:
+        epoch, found = self.loop.store.epoch(), restore_rows.fields_of(wanted)
+        self.loop.epoch.restore(self.loop.items(found), epoch=epoch, actor="doctor")
+        return found
 
-    def _still(self, batch: list[UUID]) -> list[UUID]:
-        still = set(self.loop.unfinished().filter(pk__in=batch).values_list("id", flat=True))
-        return [id for id in batch if id in still]
-
-    def _of_redis(self) -> Any:
-        return restore_rows.unfinished_redis_only(self.queue.name, self.loop.partition)
+    def _drop_ended(self, batch: list[UUID]) -> None:
+        known = Job.objects.filter(pk__in=batch).values_list("id", "state", "settled")
+        self.loop.epoch.drop([ids.short(id) for id, *row in known if end_of(*row)], actor="doctor")
 
     def _lost(self, suspects: list[UUID], wait: Iterator[None]) -> list[UUID]:
-        if self._of_redis().filter(pk__in=suspects, state=State.RUNNING).exists():
+        if self._of_redis.filter(pk__in=suspects, state=State.RUNNING).exists():
             until = clock.monotonic() + self.queue.lease
             while clock.monotonic() < until:
                 next(wait)
-        found = []
-        for batch in _batches(suspects):
-            still = set(self._of_redis().filter(pk__in=batch).values_list("id", flat=True))
-            found += self.loop.log.unknown([id for id in batch if id in still])
-        return found
-
-    def _unfinished(self, rows: Any) -> Iterator[list[UUID]]:
-        after: UUID | None = None
-        while True:
-            found = rows if after is None else rows.filter(pk__gt=after)
-            batch = list(found.order_by("id").values_list("id", flat=True)[:MOST])
-            if batch:
-                yield batch
-            if len(batch) < MOST:
-                return
-            after = batch[-1]
+        return [id for batch in batches(suspects, MOST) for id in self.loop.log.unknown(_still(self._of_redis, batch))]
 
     def _judge(self, batch: list[UUID], found: Orphans) -> None:
         views = self._inspector.jobs(self.queue.name, batch)
@@ -407,6 +379,10 @@ class Comparison:
         Job.objects.bulk_create(made, ignore_conflicts=True)
 
 
-def _batches(found: list[UUID]) -> Iterator[list[UUID]]:
-    for start in range(0, len(found), MOST):
-        yield found[start : start + MOST]
+def _ids(wanted: Any) -> Iterator[list[UUID]]:
+    return batches((row.id for row in keyset.through(wanted.order_by("id").only("id"), ("id",), MOST)), MOST)
+
+
+def _still(wanted: Any, batch: list[UUID]) -> list[UUID]:
+    still = set(wanted.filter(pk__in=batch).values_list("id", flat=True))
+    return [id for id in batch if id in still]

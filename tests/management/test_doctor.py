@@ -106,8 +106,8 @@ def test_d035_parked_jobs_are_named_by_task_and_why(run, healthy, orders):
     for code, job in zip(("parked-task", "parked-task", "parked-arguments"), orders.scheduled(3), strict=True):
         Job.objects.filter(pk=job.id).update(fingerprint=code)
     unknown, other = sorted((one["message"] for one in findings(run("doctor", "--json"), "D035")), reverse=True)
-    assert unknown == "2 jobs are parked in 'orders': the workers have no task named 'tests.tasks_for_tests.close_order'."
-    assert other.endswith("the task 'tests.tasks_for_tests.close_order' accepts different arguments in the workers.")
+    assert unknown == "Parked jobs of 'orders': 2. The workers have no task named 'tests.tasks_for_tests.close_order'."
+    assert other.endswith("The task 'tests.tasks_for_tests.close_order' accepts different arguments in the workers.")
     assert run("doctor").code == 0, "a warning is no failure"
 
 
@@ -169,7 +169,7 @@ def test_d038_changes_at_commits_of_a_queue_that_is_not_listed(run, orders, sett
     assert findings(run("doctor", "--json"), "D038") == []
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {}}}
     assert only(run, "D038")["message"] == (
-        "No process carries out 2 committed changes of jobs in the queue 'orders': DELAYQ['QUEUES'] does not list it."
+        "Committed changes of jobs in the queue 'orders' that no process carries out: 2. DELAYQ['QUEUES'] does not list this queue."
     )
 
 

@@ -272,7 +272,7 @@ def test_fix_asks_first_and_says_what_it_would_do(run, orders, capsys):
     assert "needs confirmation" in alone.error
     refused = run("doctor", "--deep", "--fix", typed="n")
     assert (refused.code, refused.error) == (1, "Nothing was changed.")
-    assert "restores jobs in Redis (1), removes jobs from Redis (1), writes rows (1)" in capsys.readouterr().err
+    assert "Jobs to restore in Redis: 1, to remove there: 1, to mark as unresolved: 0. Rows to write: 1." in capsys.readouterr().err
     assert orphans(run, "--fix", "--dry-run").keys() == orphans(run).keys() == {"D008", "D009", "D010"}
     run("doctor", "--deep", "--fix", typed="y")
     assert orphans(run) == {}
