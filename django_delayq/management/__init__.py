@@ -11,6 +11,8 @@ from typing import Final
 
 from django.core.management.base import CommandError
 
+from django_delayq import durations
+
 USAGE: Final = 2
 
 
@@ -19,6 +21,14 @@ class UsageError(CommandError):
 
     def __init__(self, text: str) -> None:
         super().__init__(text, returncode=USAGE)
+
+
+def parse_duration(text: str) -> float:
+    """A type of argparse: a number of seconds, or text such as 1h30m."""
+    try:
+        return durations.seconds(float(text) if text.replace(".", "", 1).isdigit() else text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from error
 
 
 def at_least(least: int) -> Callable[[str], int]:

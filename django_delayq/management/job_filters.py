@@ -15,13 +15,13 @@ from uuid import UUID
 from django.db.models import QuerySet
 from django.utils import translation
 
-from django_delayq import clock, conf, durations, ids
+from django_delayq import clock, conf, ids
 from django_delayq.console import keyset, selection
 from django_delayq.console.moments import DAYS, TIME, parse_start
 from django_delayq.console.search_fields import STATES
 from django_delayq.console.selection import Selection
 from django_delayq.console.verbs import NamedJob
-from django_delayq.management import UsageError, at_least
+from django_delayq.management import UsageError, at_least, parse_duration
 from django_delayq.models import Job, database, of_state
 from django_delayq.producer.task import registry
 from django_delayq.text import did_you_mean, nearest
@@ -187,8 +187,8 @@ def seconds(text: str | None, option: str) -> float | None:
     if text is None:
         return None
     try:
-        return durations.seconds(float(text)) if text.replace(".", "", 1).isdigit() else durations.seconds(text)
-    except ValueError as error:
+        return parse_duration(text)
+    except ArgumentTypeError as error:
         raise UsageError(f"{option} {text}: {error}.") from None
 
 

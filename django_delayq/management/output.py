@@ -73,22 +73,17 @@ def progress(total: int, what: str, *, quiet: bool) -> Iterator[Callable[[int], 
         from rich.console import Console
         from rich.progress import Progress
     except ImportError:
-        yield _Lines(total, what)
+        done = 0
+
+        def advance(count: int) -> None:
+            """Prints a line for every tenth that is done."""
+            nonlocal done
+            before, done = done, done + count
+            if done * 10 // total > before * 10 // total:
+                sys.stderr.write(f"{what}: {done} of {total}\n")
+
+        yield advance
         return
     with Progress(console=Console(stderr=True)) as bar:
         task = bar.add_task(what, total=total)
         yield lambda count: bar.advance(task, count)
-
-
-class _Lines:
-    """Prints a line for every tenth that is done."""
-
-    def __init__(self, total: int, what: str) -> None:
-        self._total, self._what, self._done, self._tenth = total, what, 0, 0
-
-    def __call__(self, count: int) -> None:
-        self._done += count
-        tenth = self._done * 10 // self._total
-        if tenth > self._tenth:
-            self._tenth = tenth
-            sys.stderr.write(f"{self._what}: {self._done} of {self._total}\n")

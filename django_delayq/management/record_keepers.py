@@ -83,17 +83,15 @@ def _keep_records(
     call_within = PatientThread(close_old_connections).run
     service = Service(places, config, [config.queue(name) for name in queues], roles, call_within=call_within, shares=shares)
     if common and "mirror" in roles:
-        operations = OperationLoop()
-        service.add(LoopRunner("operations", operations, idle=operation_loop.IDLE, asleep=operation_loop.ORDERS))
+        service.add(LoopRunner("operations", OperationLoop(), idle=operation_loop.IDLE, asleep=operation_loop.ORDERS))
         service.add(LoopRunner("prune of operations", OldOperationsLoop(places, config), link=places.shared))
+        service.add(LoopRunner("prune of ticks", OldTicksLoop(places, config), link=places.shared))
     if common and "relay" in roles:
         for name, queue in config.queues.items():
             for partition in queue.served:
                 stores.places.of(name, partition).set_cooldown(NODE_COOLDOWN)  # many changes can be for a server that is unreachable
         service.add(LoopRunner("changes at commits", CommitRequestLoop()))
         service.add(LoopRunner("schedules", UnendingLoop(TickLoop()), idle=due_ticks.IDLE))
-    if common and "mirror" in roles:
-        service.add(LoopRunner("prune of ticks", OldTicksLoop(places, config), link=places.shared))
     if report is not None:
         service.add(LoopRunner("the report of records", RecordsReport(report, service.mirrors, counted)))
     service.run(stop=stop.is_set, wait=stop.wait)

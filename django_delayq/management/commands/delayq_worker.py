@@ -19,12 +19,13 @@ from django.db import Error
 from django.utils.module_loading import import_string
 
 import django_delayq
-from django_delayq import clock, conf, durations
+from django_delayq import clock, conf
 from django_delayq.checks import probed_on
 from django_delayq.conf import Config
 from django_delayq.exceptions import DelayqError, StoreUnavailable
+from django_delayq.findings import Finding
 from django_delayq.logger import Logger
-from django_delayq.management import UsageError, at_least
+from django_delayq.management import UsageError, at_least, parse_duration
 from django_delayq.management.left_partitions import serving_what_is_left
 from django_delayq.mirror.adoption import UNKNOWN, check_workers, refusals
 from django_delayq.mirror.checkpoint import note_refused
@@ -71,8 +72,7 @@ class Command(BaseCommand):
         """Adds the options of the worker."""
         parser.add_argument(
             "--queues",
-            help="a comma-separated list of queues to serve; with a weight, as in orders=4,mail, the queue orders gets four threads "
-            "for each thread of mail (default: all queues)",
+            help="comma-separated queues to serve; with orders=4,mail, orders gets four threads for each thread of mail (default: all)",
         )
         parser.add_argument("--partitions", help="the partitions to serve, such as orders=0-63 (default: all)")
         parser.add_argument("--exclude-queues", metavar="QUEUES", help="a comma-separated list of queues not to serve")
@@ -86,11 +86,13 @@ class Command(BaseCommand):
         )
         parser.add_argument("--burst", action="store_true", help="exit when no more jobs are due")
         parser.add_argument(
-            "--grace", metavar="TIME", type=_duration, default=30.0, help="how long to wait for running jobs at shutdown (default: 30s)"
+            "--grace",
+            metavar="TIME",
+            type=parse_duration,
+            default=30.0,
+            help="how long to wait for running jobs at shutdown (default: 30s)",
         )
-        parser.add_argument(
-            "--max-jobs", metavar="N", type=at_least(1), default=0, help="replace a task process after it has run this many jobs"
-        )
+        parser.add_argument("--max-jobs", metavar="N", type=at_least(1), default=0, help="replace a task process after this many jobs")
         parser.add_argument(
             "--max-memory",
             metavar="SIZE",
@@ -101,12 +103,8 @@ class Command(BaseCommand):
         parser.add_argument("--reload", action="store_true", help="restart when the code changes, for development")
         parser.add_argument("--roles", default=",".join(ROLES), help=f"a comma-separated list of roles (default: {','.join(ROLES)})")
         parser.add_argument("--health-port", metavar="PORT", type=_port, help="serve /health, /ready and /metrics on this port")
-        parser.add_argument(
-            "--health-host", metavar="ADDRESS", default="", help="the address to listen on (default: all IPv4 addresses)"
-        )
-        parser.add_argument(
-            "--metrics-queues", action="store_true", help="also export the queue metrics; only one worker needs this option"
-        )
+        parser.add_argument("--health-host", metavar="ADDRESS", default="", help="the address to listen on (default: all IPv4)")
+        parser.add_argument("--metrics-queues", action="store_true", help="also export the queue metrics; one worker is enough")
         parser.add_argument(
             "--log-format",
             choices=("console", "json"),
@@ -169,13 +167,7 @@ class Command(BaseCommand):
 
     def _check_server(self, redis: RedisSpec, config: Config, *, burst: bool) -> None:
         try:
-            for unfit in kind_findings(redis):
-                raise CommandError(visible(f"delayq.{unfit.code}: {unfit} The worker does not start."))
-            with closing(place(redis, name="delayq-check")) as there:
-                inspector = Inspector(there, prefix=config.prefix)
-                for finding in rights_findings(there, config.prefix, probed_on(config, redis)):
-                    raise CommandError(visible(f"delayq.{finding.code}: {finding} The worker does not start."))
-                found = [one for link in there.nodes() for one in server_findings(inspector.server(link=link))]
+            found = kind_findings(redis) or _server_findings(redis, config)
         except StoreUnavailable as error:
             if burst:
                 raise CommandError(visible(str(error))) from error
@@ -228,6 +220,14 @@ class Command(BaseCommand):
         if spec.health_address:
             lines.append(f"  health     {spec.health_address}")
         self.stdout.write("\n".join(lines))
+
+
+def _server_findings(redis: RedisSpec, config: Config) -> list[Finding]:
+    with closing(place(redis, name="delayq-check")) as there:
+        if found := list(rights_findings(there, config.prefix, probed_on(config, redis))):
+            return found
+        inspector = Inspector(there, prefix=config.prefix)
+        return [one for link in there.nodes() for one in server_findings(inspector.server(link=link))]
 
 
 WAIT: Final = 1.0  # seconds between queries to a database that does not answer
@@ -388,9 +388,9 @@ def _queues(config: Config, wanted: str | None, excluded: str | None) -> dict[st
     """The queues to serve, with their weights."""
     known = list(config.queues)
     given = dict.fromkeys(known, 1) if wanted is None else _weights(_split(wanted), known)
-    chosen = {name: given[name] for name in _known(given, known, "queue")}
+    _known(given, known, "queue")
     left_out = [] if excluded is None else _words(excluded, known, "queue")
-    found = {name: weight for name, weight in chosen.items() if name not in left_out}
+    found = {name: weight for name, weight in given.items() if name not in left_out}
     if not found:
         raise UsageError("There are no queues to serve: --exclude-queues excludes all of them.")
     return found
@@ -431,13 +431,6 @@ def _port(text: str) -> int:
     if not text.isdigit() or int(text) > 65_535:
         raise ArgumentTypeError(f"{text!r} is not a port")
     return int(text)
-
-
-def _duration(text: str) -> float:
-    try:
-        return durations.seconds(float(text)) if re.fullmatch(r"\d+(\.\d+)?", text) else durations.seconds(text)
-    except ValueError as error:
-        raise ArgumentTypeError(str(error)) from error
 
 
 def _memory(text: str) -> int:
