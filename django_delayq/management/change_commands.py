@@ -113,8 +113,19 @@ def _report(out: TextIO, options: dict[str, Any], verb: Verb, answers: Sequence[
     return 0 if all_done else 1
 
 
-def pause(out: TextIO, options: dict[str, Any], *, paused: bool) -> int:
-    """Pauses or resumes a queue."""
+def pause(out: TextIO, options: dict[str, Any]) -> int:
+    """Pause a queue, so that workers claim no more of its jobs; running jobs continue. The JSON document has `queue`, `paused` and
+    `changed`.
+    """
+    return _set_paused(out, options, paused=True)
+
+
+def resume(out: TextIO, options: dict[str, Any]) -> int:
+    """Resume a paused queue. The JSON document has `queue`, `paused` and `changed`."""
+    return _set_paused(out, options, paused=False)
+
+
+def _set_paused(out: TextIO, options: dict[str, Any], *, paused: bool) -> int:
     queue = known_queue(options["queue"]) or ""
     changed = (queues.pause if paused else queues.resume)(queue, actor=actor(), reason=options["reason"])
     done, same = ("is paused", "is already paused") if paused else ("is resumed", "is not paused")
@@ -122,7 +133,10 @@ def pause(out: TextIO, options: dict[str, Any], *, paused: bool) -> int:
 
 
 def purge(out: TextIO, options: dict[str, Any]) -> int:
-    """Cancels all scheduled jobs of a queue. Partitions that cannot be reached are listed before and after."""
+    """Cancel all scheduled jobs in a queue.
+
+    Running jobs continue. To confirm, you must type the name of the queue. The JSON document has `queue` and `cancelled`.
+    """
     queue = known_queue(options["queue"]) or ""
     counted, lacking = stores.from_each([queue], lambda reach: stores.inspector(reach).parts([queue]))
     total, missing = sum(depth.scheduled for depth in counted.values()) + overview.count_unpublished(queue), lacking.labels
@@ -152,7 +166,10 @@ def _purged(out: TextIO, options: dict[str, Any], queue: str, done: int, missing
 
 
 def prune(out: TextIO, options: dict[str, Any]) -> int:
-    """Deletes rows after their retention."""
+    """Delete rows that are older than RETENTION allows.
+
+    Workers with the role mirror do this automatically. The JSON document has `deleted` or `would_delete`.
+    """
     config = conf.get()
     queues = [config.queue(name) for name in named_queues(options)]
     loops: list[PruneLoop | OldOperationsLoop | OldTicksLoop] = []
@@ -199,9 +216,7 @@ def print_result(
 def confirm(question: str, name: str = "") -> None:
     """Returns after a yes, or after this name. Raises CommandError after any other answer, or without a terminal."""
     if not sys.stdin.isatty():
-        raise UsageError(
-            "This command needs confirmation, but standard input is not a terminal. Add --yes, or use --dry-run to see the effect."
-        )
+        raise UsageError("This command needs confirmation, but standard input is not a terminal. Add --yes or --dry-run.")
     sys.stderr.write(question)
     sys.stderr.flush()
     answer = sys.stdin.readline().strip()

@@ -1,4 +1,9 @@
-"""The subcommand that erases jobs, such as all jobs about one person. The audit event has their number, but no data."""
+"""The subcommand that erases jobs, such as all jobs about one person. The audit event has their number, but no data.
+
+1. It cancels the unfinished jobs, and asks the running ones to stop.
+2. It waits until they have ended, and until the mirror has recorded all their events. A later event would create a row again.
+3. It deletes the failed records in Redis, and then the rows. If it is interrupted, it can be run again.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +35,10 @@ LOOK: Final = 0.25  # seconds
 
 
 def erase(out: TextIO, options: dict[str, Any]) -> int:
-    """1. It cancels the unfinished jobs, and asks the running ones to stop.
-    2. It waits until they have ended, and until the mirror has recorded all their events. A later event would create a row again.
-    3. It deletes the failed records in Redis, and then the rows. If it is interrupted, it can be run again.
+    """Permanently delete jobs, such as all jobs about one person.
+
+    Unfinished jobs are cancelled first. The exit code is 1 if some jobs could not be erased yet. The JSON document has `erased` and
+    `left`, or `would_erase`.
     """
     jobs = [job.id for job in targets(options, states=FINISHED | UNFINISHED)]
     if options["dry_run"]:

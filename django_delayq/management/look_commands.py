@@ -13,7 +13,7 @@ from django.core.management.base import CommandError
 from django.db import DatabaseError
 from django.utils import translation
 
-from django_delayq import clock, conf, durations, ids
+from django_delayq import clock, conf, ids
 from django_delayq.console import export, masking, overview, why_not_yet
 from django_delayq.console.export import job_document, redis_document
 from django_delayq.console.why_not_yet import Why
@@ -30,19 +30,23 @@ from django_delayq.states import NO_LIMIT, State
 from django_delayq.store.connection import embedded
 from django_delayq.store.connection.address import address
 from django_delayq.store.connection.commands import COMMANDS, ON_CLUSTERS, rights
-from django_delayq.store.reads.inspector import JobView
 from django_delayq.text import did_you_mean, one_line
-
-EMBEDDED_ACTS: Final = ("status", "stop")
 
 
 def status(out: TextIO, options: dict[str, Any]) -> int:
-    """Prints the queues, the workers and the lag of the mirror."""
-    config = conf.get()
-    document: dict[str, Any] = {"redis": "", "database": "", "queues": [], "workers": []}
+    """Show the queues, the workers and the mirror's lag.
+
+    If Redis cannot be reached, the numbers come from the database. The exit code is 1 if Redis or the database cannot be reached. The
+    JSON document has `redis`, `database`, `queues`, `workers`, `unpublished`, `unresolved` and `parked`, or `rows` without Redis.
+    """
+    config, seen = conf.get(), overview.look()
+    document: dict[str, Any] = {
+        "redis": seen.trouble,
+        "database": "",
+        "queues": list(map(_queue, seen.queues)),
+        "workers": seen.present,
+    }
     document |= {"unpublished": None, "unresolved": None, "parked": None, "far": []}
-    seen = overview.look()
-    document |= {"redis": seen.trouble, "workers": seen.present, "queues": [_queue(queue) for queue in seen.queues]}
     document |= {"missing": {name: str(error) for name, error in seen.missing.items()}, "unseen": str(seen.unseen or "")}
     try:
         document["unpublished"] = overview.count_absent()
@@ -62,7 +66,7 @@ def status(out: TextIO, options: dict[str, Any]) -> int:
 
 
 def list_jobs(out: TextIO, options: dict[str, Any]) -> int:
-    """Prints rows, newest first."""
+    """List jobs, with the newest first. The JSON document is a list of rows."""
     if options["csv"] and options["json"]:
         raise UsageError("Specify either --csv or --json, not both.")
     jobs, remarks = filtered(options)
@@ -72,23 +76,22 @@ def list_jobs(out: TextIO, options: dict[str, Any]) -> int:
     if options["json"]:
         print_json(out, [job_document(job) for job in jobs])
         return 0
-    if not jobs:
-        for line in ("No matching jobs.", *remarks):
-            out.write(f"{line}\n")
-        return 0
-    head = ("id", "state", "queue", "task", "key", "run at", "attempts", "last error")
     rows = []
     for job in jobs:
         attempts = str(job.attempts) if job.max_attempts == NO_LIMIT else f"{job.attempts}/{job.max_attempts}"
         rows.append((job.id, job.derived, job.queue, job.task, job.key, job.run_at, attempts, job.error))
-    print_table(out, head, rows)
-    for line in remarks:
-        out.write(f"{line}\n")
+    if rows:
+        print_table(out, ("id", "state", "queue", "task", "key", "run at", "attempts", "last error"), rows)
+    out.writelines(f"{line}\n" for line in (*([] if rows else ["No matching jobs."]), *remarks))
     return 0
 
 
 def inspect(out: TextIO, options: dict[str, Any]) -> int:
-    """Prints the row of a job, its attempts and events, and its state in Redis."""
+    """Show all details of a job.
+
+    This includes its row, its state in Redis, the reason why it is waiting, its attempts and events, and the last traceback. The JSON
+    document has `job`, `redis`, `waits_for`, `attempts`, `events` and `trouble`.
+    """
     config = conf.get()
     id = _named_id(options)
     job = Job.objects.filter(pk=id).first()
@@ -111,10 +114,8 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
         for part in ("job", "redis"):
             if document[part]:
                 document[part] |= {"partition": ids.partition(id), "place": _place(name, ids.partition(id))}
-    runs = Attempt.objects.filter(job_id=id).order_by("id")
-    document["attempts"] = list(
-        runs.values("number", "worker", "started_at", "finished_at", "outcome", "error_class", "message", "problem", "traceback")
-    )
+    columns = ("number", "worker", "started_at", "finished_at", "outcome", "error_class", "message", "problem", "traceback")
+    document["attempts"] = list(Attempt.objects.filter(job_id=id).order_by("id").values(*columns))
     happened = Event.objects.filter(job_id=id).order_by("id")
     task = job.task if job else ""
     document["events"] = [
@@ -125,7 +126,8 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
         print_json(out, document)
         return 1 if trouble else 0
     if job is not None:
-        document["job"]["asked"] = _asked_text(document["job"], job, redis)
+        with translation.override("en"):  # commands are always in English
+            document["job"]["asked"] = why_not_yet.poll_progress(job, redis) or "never"
         del document["job"]["asked_of"]
         document["job"] = _with_named_arguments(document["job"])
     for part in ("job", "redis"):
@@ -134,7 +136,7 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
             for name, value in document[part].items():
                 out.write(f"  {name:<16} {shown(value)}\n")
     if waits:
-        with translation.override("en"):  # commands are always in English
+        with translation.override("en"):
             asked = "how did it end?" if job is not None and job.unresolved else "why has it not run yet?"
         out.write(f"{asked}\n  {why_not_yet.sentences(waits, shown)}\n")
     if trouble:
@@ -179,15 +181,6 @@ def _with_named_arguments(document: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _asked_text(document: dict[str, Any], job: Job, redis: JobView | None) -> str:
-    if not document["asked"]:
-        return "never"
-    most = f" of {document['asked_of']}" if document["asked_of"] is not None else ""
-    waits = job.state == State.SCHEDULED if redis is None else redis.state == "scheduled"
-    wait = (clock.to_ms(job.run_at) - clock.wall_ms() if redis is None else redis.date_ms - redis.now_ms) / 1000
-    return f"{document['asked']}{most}" + (f", next in {durations.text(max(1, round(wait)))}" if waits and wait > 0 else "")
-
-
 _HEAD = ("queue", "scheduled", "due", "running", "retrying", "failed", "oldest late", "workers", "mirror behind", "")
 
 
@@ -218,25 +211,18 @@ def _print_status(out: TextIO, document: dict[str, Any]) -> None:
             out.write(f"\nThe workers are unknown: {one_line(document['unseen'])}\n")
         elif not document["workers"]:
             out.write("\nNo worker is running. To start one, run manage.py delayq_worker\n")
-    if document["unpublished"]:
-        one = document["unpublished"] == 1
-        text = "job is not in Redis yet. The relay will publish it" if one else "jobs are not in Redis yet. The relay will publish them"
-        out.write(f"\n{overview.count_text(document['unpublished'])} committed {text}.\n")
-    if document["unresolved"]:
-        one = document["unresolved"] == 1
-        text = "job is unresolved: no event shows how it ended" if one else "jobs are unresolved: no event shows how they ended"
-        out.write(
-            f"\n{overview.count_text(document['unresolved'])} {text}. To list them, run manage.py delayq list --state unresolved\n"
-        )
-    if document["parked"]:
-        text = "job is parked" if document["parked"] == 1 else "jobs are parked"
-        out.write(f"\n{overview.count_text(document['parked'])} {text}. For the reason, run manage.py delayq doctor.\n")
+    for name, what, then in (
+        ("unpublished", "Committed jobs that are not in Redis yet", "The relay will publish them."),
+        ("unresolved", "Unresolved jobs", "No event shows how they ended. To list them, run manage.py delayq list --state unresolved"),
+        ("parked", "Parked jobs", "For the reason, run manage.py delayq doctor."),
+    ):
+        if document[name]:
+            out.write(f"\n{what}: {overview.count_text(document[name])}. {then}\n")
     for queue in document["far"]:
         if queue["count"]:
             late = ", and late in reaching Redis" if queue["late"] else ""
             count, first = overview.count_text(queue["count"]), shown(queue["first"])
-            far = "job of {} is far" if queue["count"] == 1 else "jobs of {} are far"
-            out.write(f"\n{count} {far.format(one_line(queue['name']))}; the first is due at {first}{late}.\n")
+            out.write(f"\nFar jobs of {one_line(queue['name'])}: {count}. The first is due at {first}{late}.\n")
     if document["database"]:
         out.write(f"\n{document['database']}\n")
 
@@ -283,12 +269,14 @@ def paused(row: dict[str, Any]) -> str:
 
 
 def embedded_server(out: TextIO, options: dict[str, Any]) -> int:
-    """Shows or stops the embedded server. It never starts one."""
+    """Show or stop the embedded server.
+
+    Run this command in your project's working directory. The exit code is 1 if the server is not running. The JSON document has
+    `directory`, `pid`, `answers` and `stopped`.
+    """
     spec = conf.get().redis
     if not is_embedded(spec):
-        raise UsageError(
-            f'DELAYQ["REDIS"] is {address(spec)}, which is not an embedded server. Stop that server in the way it was started.'
-        )
+        raise UsageError(f'DELAYQ["REDIS"] is {address(spec)}, which is not an embedded server. Stop it in the way it was started.')
     directory = None if isinstance(spec, str) else spec["EMBEDDED"]
     before = embedded.look(directory)
     stopped = options["act"] == "stop" and embedded.stop(directory)
@@ -296,16 +284,12 @@ def embedded_server(out: TextIO, options: dict[str, Any]) -> int:
     if options["json"]:
         print_json(out, {"directory": str(after.directory), "pid": after.pid, "answers": after.answers, "stopped": stopped})
     elif stopped:
-        out.write(
-            f"Stopped the server. Its data is saved in {before.directory}. The next process that needs the server starts it again.\n"
-        )
+        out.write(f"Stopped the server. Its data is saved in {before.directory}. The next process that needs it starts it again.\n")
     elif not after.pid:
         out.write(f"No server is running in {after.directory}.\n")
     else:
         how = "and answers" if after.answers else "and does not answer"
-        out.write(
-            f"A server is running in {after.directory}, process {after.pid}, {how}. To stop it, run manage.py delayq embedded stop.\n"
-        )
+        out.write(f"A server runs in {after.directory}, process {after.pid}, {how}. To stop it, run manage.py delayq embedded stop.\n")
     return 0 if options["act"] == "stop" or after.answers else 1
 
 
@@ -341,7 +325,10 @@ REDIS_RIGHTS: Final = (
 
 
 def settings(out: TextIO, options: dict[str, Any]) -> int:
-    """Prints one setting, or all. It does not read the settings of the project, which may be invalid."""
+    """Describe the settings and their defaults. The JSON document has the `name`, `default`, `accepts`, `meaning` and `per_queue` of
+    each setting.
+    """
+    # It does not read the settings of the project, which may be invalid.
     name = str(options["name"] or "").upper()
     if name and name not in conf.SETTINGS:
         raise UsageError(f"Unknown setting {options['name']}{did_you_mean(name, conf.SETTINGS)}.")
@@ -350,9 +337,8 @@ def settings(out: TextIO, options: dict[str, Any]) -> int:
         print_json(out, documents)
         return 0
     for one in documents:
-        place = {"project": "", "both": " (can also be set per queue)", "queue": " (can only be set in a queue)"}[
-            conf.SETTINGS[one["name"]].scope
-        ]
+        scope = conf.SETTINGS[one["name"]].scope
+        place = {"project": "", "both": " (can also be set per queue)", "queue": " (can only be set in a queue)"}[scope]
         out.write(f"{one['name']}{place}\n")
         keys = [f"{key}: {text}" for key, text in HTTP_MEANINGS.items()] if one["name"] == "HTTP" else []
         for text in (f"default: {one['default']!r}", f"accepts: {one['accepts']}", one["meaning"], *keys):

@@ -23,7 +23,11 @@ MOST_EVENTS: Final = 50
 
 
 def periodic(out: TextIO, options: dict[str, Any]) -> int:
-    """Lists schedules, shows one, or changes one."""
+    """List schedules, turn a schedule on or off, or run it now.
+
+    Dates are in UTC. Schedules are listed once a worker with the role relay has read them. The exit code is 1 if a schedule cannot
+    create jobs. The JSON document is a list of schedules, or one schedule with its `ticks` and `events`.
+    """
     name, on, off, run_now = options["name"], options["on"], options["off"], options["run_now"]
     if name is not None and not name.isprintable():  # bytes that are not UTF-8 arrive as unpaired surrogates
         raise UsageError(f"{name!r} is not a valid schedule name: it contains unprintable characters.")
@@ -49,9 +53,8 @@ def _list(out: TextIO, options: dict[str, Any]) -> int:
         head = ("name", "state", "dates", "next", "last", "ended", "task")
         lines = []
         for one in found:
-            last_at, last_state = (one["last"]["at"], one["last"]["state"]) if one["last"] else (None, None)
-            following = next(iter(one["next"]), None)
-            lines.append((one["name"], one["state"], one["dates"], following, last_at, last_state, one["task"]))
+            tick, following = one["last"] or {}, next(iter(one["next"]), None)
+            lines.append((one["name"], one["state"], one["dates"], following, tick.get("at"), tick.get("state"), one["task"]))
         print_table(out, head, lines)
     return 1 if any(one["state"] == "trouble" for one in found) else 0
 
@@ -133,12 +136,6 @@ def _document(row: Periodic, last: TickView | None, most: int) -> dict[str, Any]
 
 
 def _tick(view: TickView) -> dict[str, Any]:
-    return {
-        "at": view.tick.at,
-        "run_at": view.tick.run_at,
-        "state": view.state,
-        "late_s": None if view.late is None else round(view.late, 3),
-        "job": view.tick.job_id,
-        "by_hand": view.tick.by_hand,
-        "actor": view.tick.actor,
-    }
+    found = {name: getattr(view.tick, name) for name in ("at", "run_at", "by_hand", "actor")}
+    late = None if view.late is None else round(view.late, 3)
+    return {**found, "state": view.state, "late_s": late, "job": view.tick.job_id}

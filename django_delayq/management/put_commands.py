@@ -30,42 +30,37 @@ from django_delayq.states import SCHEDULED_BY, SCHEDULED_WHY
 STDIN: Final = "-"
 OWN: Final = {"django_delayq.deliver": "delayq deliver", "django_delayq.offer": "delayq offer"}
 
-JOB: Final = "`id`, `uuid`, `queue`, `task`, `key`, `run_at` and `created`"
-
 
 def add_put_commands(add: Callable[..., ArgumentParser]) -> None:
-    """Adds the parsers. `add` creates one from a name, a function and a text."""
-    one = add("schedule", schedule, "schedule a job for a task", document=JOB)
+    """Adds the parsers. `add` creates one from a name and a function."""
+    one = add("schedule", schedule)
     one.add_argument("task", metavar="TASK", help="the name of the task")
     one.add_argument("--args", dest="task_args", default="[]", metavar="JSON", help="positional arguments, such as '[1]'")
     one.add_argument("--kwargs", dest="task_kwargs", default="{}", metavar="JSON", help='keyword arguments, such as \'{"note": "x"}\'')
     one.add_argument("surplus", nargs="*", help=SUPPRESS)
     _options(one)
-    message = add("push", push, "add a message to a queue that your own consumers pull from", document=JOB)
+    message = add("push", push)
     message.add_argument("queue", metavar="QUEUE", help="the name of the queue")
     message.add_argument("body", metavar="BODY", help="a JSON value, or - to read it from standard input")
     _options(message, "queue", "timeout")
-    delivery = add("deliver", deliver, "schedule an HTTP request, which workers retry until the response is 2xx", document=JOB)
+    delivery = add("deliver", deliver)
     delivery.add_argument("url", metavar="URL", help="the URL to send the request to")
     delivery.add_argument("--body", metavar="JSON", help="the body as JSON, or - to read it from standard input")
     delivery.add_argument("--data", metavar="TEXT", help="the body as text, or - to read it from standard input")
     delivery.add_argument("--method", default="POST", type=str.upper, help="the HTTP method (default: POST)")
-    delivery.add_argument(
-        "--header", action="append", default=[], metavar="'NAME: VALUE'", help="a header; you can use this option several times"
-    )
+    delivery.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="a header; repeat the option for more")
     delivery.add_argument(
         "--secret-header",
         action="append",
         default=[],
         metavar="'NAME: SECRET'",
-        help="a header that contains a secret, given by its name in DELAYQ['HTTP']['SECRETS'], such as "
-        "'Authorization: Bearer partner-token'",
+        help="a header with the name of a secret in DELAYQ['HTTP']['SECRETS'], such as 'Authorization: Bearer partner-token'",
     )
     delivery.add_argument("--secret", help="the name of a secret in DELAYQ['HTTP']['SECRETS'] that signs each attempt")
     delivery.add_argument("--redirects", type=int, default=0, help="how many 307 and 308 redirects to follow (default: 0)")
     delivery.add_argument("--on-failure", metavar="TASK", help="a task to schedule if the delivery fails permanently")
     _options(delivery)
-    offered = add("offer", offer, "schedule a message that a worker adds to a list or stream in Redis", document=JOB)
+    offered = add("offer", offer)
     offered.add_argument("target", metavar="TARGET", help="the name of a target in DELAYQ['TARGETS']")
     offered.add_argument("body", metavar="BODY", help="a JSON value, or - to read it from standard input")
     _options(offered)
@@ -82,7 +77,7 @@ def _options(parser: ArgumentParser, *without: str) -> None:
 
 
 def schedule(out: TextIO, options: dict[str, Any]) -> int:
-    """A job of a task."""
+    """Schedule a job for a task. The JSON document has `id`, `uuid`, `queue`, `task`, `key`, `run_at` and `created`."""
     name = options["task"]
     known = registry.find(name)
     if name in OWN or (known is not None and known.own):
@@ -99,7 +94,7 @@ def schedule(out: TextIO, options: dict[str, Any]) -> int:
 
 
 def push(out: TextIO, options: dict[str, Any]) -> int:
-    """A message."""
+    """Add a message to a queue that your own consumers pull from. The JSON document is that of `schedule`."""
     queue = known_queue(options["queue"]) or ""
     body = _json(_text(options["body"]), "BODY")
     with _usage():
@@ -108,7 +103,7 @@ def push(out: TextIO, options: dict[str, Any]) -> int:
 
 
 def deliver(out: TextIO, options: dict[str, Any]) -> int:
-    """A delivery."""
+    """Schedule an HTTP request, which workers retry until the response is 2xx. The JSON document is that of `schedule`."""
     body: dict[str, Any] = {}
     if options["body"] is not None:
         body["json"] = _json(_text(options["body"]), "--body")
@@ -121,21 +116,13 @@ def deliver(out: TextIO, options: dict[str, Any]) -> int:
         prefix, space, secret = value.rpartition(" ")
         headers[name] = {"secret": secret, "prefix": prefix + space}
     with _usage():
-        job = delayq.deliver(
-            options["url"],
-            method=options["method"],
-            headers=headers,
-            secret=options["secret"],
-            redirects=options["redirects"],
-            on_failure=on_failure or None,
-            **body,
-            **_given(options),
-        )
+        own = {name: options[name] for name in ("method", "secret", "redirects")}
+        job = delayq.deliver(options["url"], headers=headers, on_failure=on_failure or None, **own, **body, **_given(options))
     return _print_job(out, options, job, f"a delivery to {options['url']}")
 
 
 def offer(out: TextIO, options: dict[str, Any]) -> int:
-    """An offer."""
+    """Schedule a message that a worker adds to a list or stream in Redis. The JSON document is that of `schedule`."""
     body = _json(_text(options["body"]), "BODY")
     with _usage():
         job = delayq.offer(body, to=options["target"], **_given(options))
@@ -231,15 +218,8 @@ def _header(text: str, where: str) -> tuple[str, str]:
 
 
 def _print_job(out: TextIO, options: dict[str, Any], job: Job, what: str) -> int:
-    document = {
-        "id": job.id,
-        "uuid": str(job.id),
-        "queue": job.queue,
-        "task": job.task,
-        "key": job.key,
-        "run_at": job.run_at,
-        "created": job.created,
-    }
+    fields = ("queue", "task", "key", "run_at", "created")
+    document = {"id": job.id, "uuid": str(job.id), **{name: getattr(job, name) for name in fields}}
     if job.created is False:
         text = f"{shown(job.id)} already has the key {job.key!r}. Nothing was scheduled."
     else:

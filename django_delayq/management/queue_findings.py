@@ -215,8 +215,7 @@ def partition_findings(queue: QueueConfig, there: Collection[int]) -> Iterator[F
                 "D026",
                 f"Jobs of {queue.name!r} in partitions that PARTITIONS and FORMER_PARTITIONS do not include: {sum(held.values()):,}. "
                 "Only workers that start from now on run them.",
-                f"Add {max(held) + 1} to FORMER_PARTITIONS of this queue and deploy. Keep it until delayq doctor reports that you can "
-                "remove it.",
+                f"Add {max(held) + 1} to its FORMER_PARTITIONS and deploy. Keep it until delayq doctor reports that you can remove it.",
             )
     if not queue.former_partitions:
         return

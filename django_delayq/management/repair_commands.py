@@ -41,26 +41,15 @@ WHY: Final = {
     "behind": "is recorded by another database, or this database has lost commits",
 }
 Record = tuple[str, bytes, Standing]  # short id, raw record, which key signed it
-SHOWN: Final = (
-    "pk",
-    "queue",
-    "partition",
-    "stream_id",
-    "item",
-    "kind",
-    "job_id",
-    "at",
-    "actor",
-    "length",
-    "code",
-    "text",
-    "noticed_at",
-    "tries",
-)
+HIDDEN: Final = ("id", "why", "raw")  # columns of a rejected event that are not shown
 
 
 def adopt(out: TextIO, options: dict[str, Any]) -> int:
-    """Takes the queues. With --empty, it cancels the unfinished rows of this database instead of restoring them."""
+    """Take over the queues in Redis after a site has moved, or to run jobs from a copy of the database.
+
+    The command prints the ids of both sites and the number of their unfinished jobs, and asks for confirmation. Restart all processes
+    afterwards. The JSON document has `site`, `found`, `parts`, `rows`, `adopted` and `cancelled`.
+    """
     config = conf.get()
     ours = adoption.own_id()
     parts = adoption.parts_of(stores.places, config)
@@ -109,10 +98,7 @@ def _adoption_text(wanted: Sequence[Adoptable], ours: str, theirs: Sequence[str]
     if empty:
         lines.append(f"Unfinished jobs that will be cancelled in this database only: {count}.")
     elif any(part.standing == "behind" for part in wanted):
-        lines.append(
-            "Redis keeps its jobs. Jobs that have ended in the meantime are still unfinished in this database. To "
-            "find them, run manage.py delayq doctor --deep."
-        )
+        lines.append("Redis keeps its jobs. To find jobs that have ended in the meantime, run manage.py delayq doctor --deep.")
     else:
         lines.append(f"Unfinished jobs of this database that will be restored in Redis and run: {count}.")
     return "\n".join(lines)
@@ -134,7 +120,11 @@ def _refuse_workers(wanted: Sequence[Adoptable], *, force: bool) -> None:
 
 
 def resign(out: TextIO, options: dict[str, Any]) -> int:
-    """Signs records that an older key has signed, and with --unsigned also those without a signature."""
+    """Sign records with the new key after you change SECRET_KEY.
+
+    Records with an unknown signature are not signed. The exit code is 1 if there are records that workers will not run. The JSON
+    document has `newest`, `older`, `unsigned`, `wrong` and `signed`.
+    """
     config = conf.get()
     if config.signer is None:
         raise UsageError("SIGNING is off, so there is nothing to sign. See: manage.py delayq settings SIGNING")
@@ -143,13 +133,12 @@ def resign(out: TextIO, options: dict[str, Any]) -> int:
     found = Counter(standing for name in names for batch in _records_of(name, config.signer) for _, _, standing in batch)
     todo = sum(found[standing] for standing in wanted)
     document: dict[str, Any] = {standing: found[standing] for standing in ("newest", "older", "unsigned", "wrong")}
+    text = _standing_text(found)
     if options["dry_run"]:
-        return print_result(
-            out, options, {**document, "would_sign": todo}, f"{_standing_text(found)} Records that would be signed again: {todo}."
-        )
+        return print_result(out, options, {**document, "would_sign": todo}, f"{text} Records that would be signed again: {todo}.")
     if todo and not options["yes"]:
         trust = "All unsigned jobs will run. " if found["unsigned"] and options["unsigned"] else ""
-        confirm(f"{_standing_text(found)} Records that will be signed again: {todo}. {trust}Continue? [y/N] ")
+        confirm(f"{text} Records that will be signed again: {todo}. {trust}Continue? [y/N] ")
     signed = 0
     with progress(todo, "signing", quiet=options["json"]) as advance:
         for name in names if todo else ():
@@ -161,12 +150,8 @@ def resign(out: TextIO, options: dict[str, Any]) -> int:
                 done = sum(store.resign(part).count("done") for store, some in parts.items() for part in batches(some, MOST))
                 signed += done
                 advance(done)
-    print_result(
-        out,
-        options,
-        {**document, "signed": signed},
-        f"{_standing_text(found)} Records signed again: {signed}.{_unsigned_text(found, options)}",
-    )
+    text = f"{text} Records signed again: {signed}.{_unsigned_text(found, options)}"
+    print_result(out, options, {**document, "signed": signed}, text)
     return 1 if found["wrong"] or (found["unsigned"] and not options["unsigned"]) else 0
 
 
@@ -192,8 +177,10 @@ def _unsigned_text(found: Counter[Standing], options: dict[str, Any]) -> str:
 
 
 def restore(out: TextIO, options: dict[str, Any]) -> int:
-    """Restores unfinished jobs that Redis has lost, and resumes queues that were paused for it. Servers that cannot be reached are
-    left out.
+    """Restore the jobs that Redis has lost from the database.
+
+    Workers do this automatically, unless RESTORE is manual. You can interrupt the command and run it again. The JSON document has
+    `queues`, `rows`, `back`, `resumed` and `missing`.
     """
     named = named_queues(options)
     wanted, lacking = stores.from_each(named, lambda reach: _lacking(named, reach))
@@ -245,14 +232,19 @@ def _resume(name: str, away: Collection[int]) -> bool:
 
 
 def set_aside(out: TextIO, options: dict[str, Any]) -> int:
-    """Lists rejected events, or retries them."""
+    """List events that the database rejected, or write them again.
+
+    The exit code is 1 if an event was rejected again. The JSON document has `total` and `events`, or `taken_in` and `refused` if you
+    use --retry.
+    """
     names = named_queues(options)
     kept = SetAside.objects.filter(queue__in=names).order_by("pk")
     if options["retry"]:
         return _retry_events(out, options, names)
     total = kept.count()
     hidden = {"text": masking.MASK} if masking.hides() else {}  # the error text may quote a masked value
-    found: list[dict[str, Any]] = [{**row, **hidden} for row in kept.values(*SHOWN)[: options["limit"]]]
+    shown = ["pk", *(field.attname for field in SetAside._meta.fields if field.attname not in HIDDEN)]
+    found: list[dict[str, Any]] = [{**row, **hidden} for row in kept.values(*shown)[: options["limit"]]]
     if options["json"]:
         print_json(out, {"total": total, "events": found})
         return 0
@@ -260,9 +252,8 @@ def set_aside(out: TextIO, options: dict[str, Any]) -> int:
         out.write("There are no rejected events.\n")
     for row in found:
         job = ids.short(row["job_id"]) if row["job_id"] else "?"
-        out.write(
-            f"{row['queue']} {row['stream_id']}/{row['item']} {one_line(row['kind'])} {job} {row['code']}: {one_line(row['text'])}\n"
-        )
+        place = f"{row['queue']} {row['stream_id']}/{row['item']}"
+        out.write(f"{place} {one_line(row['kind'])} {job} {row['code']}: {one_line(row['text'])}\n")
     if total > len(found):
         out.write(f"… and {total - len(found)} more.\n")
     return 0

@@ -72,7 +72,7 @@ def test_commands_know_far_jobs(far, run):
     assert run("list", "--state", "unpublished", "--json").json == []
     [queue] = run("status", "--json").json["far"]
     assert (queue["name"], queue["count"], queue["late"]) == ("orders", 1, False)
-    assert "1 job of orders is far;" in run("status").out
+    assert "Far jobs of orders: 1." in run("status").out
 
 
 def test_d022_nobody_brings_in(far, run):

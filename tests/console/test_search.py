@@ -348,7 +348,7 @@ def test_the_dashboard_and_status_count_it_and_lead_to_the_list(parked, staff, r
     assert vital(text, "parked") == ("late", "1")
     assert "state=parked" in text
     assert run("status", "--json").json["parked"] == 1
-    assert "1 job is parked. For the reason, run manage.py delayq doctor." in run("status").out
+    assert "Parked jobs: 1. For the reason, run manage.py delayq doctor." in run("status").out
 
 
 def test_where_none_is_parked_neither_the_sign_nor_the_view_is_shown(orders, staff, run):

@@ -76,7 +76,7 @@ def test_wrong_usage_is_exit_code_2(shell, words):
 
 
 def test_a_slip_in_the_subcommand_is_one_line_with_the_nearest(shell):
-    assert shell("stauts")[2] == "Unknown subcommand stauts (did you mean 'status'?). To list all subcommands, run `delayq --help`.\n"
+    assert shell("stauts")[2] == "Unknown subcommand stauts (did you mean 'status'?). See delayq --help.\n"
 
 
 def test_without_a_subcommand_there_is_a_line_for_each(shell):

@@ -143,12 +143,12 @@ def test_inspect_says_how_often_a_job_has_asked_and_when_it_does_again(run, orde
     for delay in (0, 600_400):
         orders.settle(orders.claim()[0], "ask", delay=delay)
     orders.fold()
-    assert "  asked            2 of 3, next in 10m" in run("inspect", job.id).lines
+    assert "  asked            polled 2 of 3, next in 10m" in run("inspect", job.id).lines
     document = run("inspect", job.id, "--json").json
     assert (document["job"]["asked"], document["job"]["asked_of"], document["redis"]["asked"]) == (2, 3, 2)
     assert run("list", "--json").json[0]["asked"] == 2
     Job.objects.update(task="shop.gone")
-    assert any(line.startswith("  asked            2, next in ") for line in run("inspect", job.id).lines)
+    assert any(line.startswith("  asked            polled 2 times, next in ") for line in run("inspect", job.id).lines)
 
 
 def test_of_a_job_without_a_limit_no_number_of_attempts_is_told(run, orders):

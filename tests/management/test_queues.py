@@ -78,7 +78,7 @@ def test_purge_without_a_person_is_refused_with_a_hint(run, orders):
     orders.scheduled()
     answer = run("purge", "orders")
     assert answer.code == 2
-    assert "Add --yes, or use --dry-run" in answer.error
+    assert "Add --yes or --dry-run" in answer.error
     assert depth().scheduled == 1
 
 

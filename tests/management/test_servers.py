@@ -246,14 +246,12 @@ def test_it_is_looked_at_and_stopped(run, home):
     said = run("embedded")
     assert (said.code, said.lines) == (
         0,
-        [f"A server is running in {home}, process {pid}, and answers. To stop it, run manage.py delayq embedded stop."],
+        [f"A server runs in {home}, process {pid}, and answers. To stop it, run manage.py delayq embedded stop."],
     )
     assert run("embedded", "status", "--json").json == {"directory": str(home), "pid": pid, "answers": True, "stopped": False}
     stopped = run("embedded", "stop")
     assert stopped.code == 0
-    assert stopped.lines == [
-        f"Stopped the server. Its data is saved in {home}. The next process that needs the server starts it again."
-    ]
+    assert stopped.lines == [f"Stopped the server. Its data is saved in {home}. The next process that needs it starts it again."]
     assert run("embedded", "--json").json == {"directory": str(home), "pid": 0, "answers": False, "stopped": False}
 
 
@@ -268,7 +266,7 @@ def test_a_server_that_others_have_started_is_left_alone(run, settings):
     said = run("embedded", "stop")
     assert said.code == 2
     assert 'DELAYQ["REDIS"] is ' in said.error
-    assert "Stop that server in the way it was started" in said.error
+    assert "Stop it in the way it was started" in said.error
 
 
 def test_what_it_cannot_do_is_refused(run):

@@ -97,10 +97,10 @@ def test_status_says_how_late_the_oldest_job_is(run, orders):
 def test_status_tells_of_committed_jobs_that_redis_lacks(run, orders, monkeypatch):
     orders.unpublished(monkeypatch, age=60)
     orders.unpublished(monkeypatch, age=1)
-    assert "1 committed job is not in Redis yet. The relay will publish it." in run("status").out
+    assert "Committed jobs that are not in Redis yet: 1. The relay will publish them." in run("status").out
     assert run("status", "--json").json["unpublished"] == 1
     orders.unpublished(monkeypatch, age=60)
-    assert "2 committed jobs are not in Redis yet. The relay will publish them." in run("status").out
+    assert "Committed jobs that are not in Redis yet: 2. The relay will publish them." in run("status").out
 
 
 def test_status_without_redis_gives_what_the_database_knows(run, busy, settings):

@@ -86,11 +86,7 @@ class Command(BaseCommand):
         )
         parser.add_argument("--burst", action="store_true", help="exit when no more jobs are due")
         parser.add_argument(
-            "--grace",
-            metavar="TIME",
-            type=parse_duration,
-            default=30.0,
-            help="how long to wait for running jobs at shutdown (default: 30s)",
+            "--grace", metavar="TIME", type=parse_duration, default=30.0, help="how long running jobs have at shutdown (default: 30s)"
         )
         parser.add_argument("--max-jobs", metavar="N", type=at_least(1), default=0, help="replace a task process after this many jobs")
         parser.add_argument(
