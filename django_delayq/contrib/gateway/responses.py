@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Final
 
 from django.http import HttpResponse
@@ -17,130 +18,67 @@ class Refusal:
     """A kind of problem. `detail` and `remedy` are format strings."""
 
     status: int
-    title: str
     detail: str
     remedy: str
 
 
 PROBLEM_TYPE: Final = "application/problem+json"
+MAYBE_DONE: Final = "The request may have been carried out. If the response has a job, check it by this id."
+RESEND: Final = "Send it again, with the same Idempotency-Key if it had one. This schedules no second job and settles no message twice."
 REFUSALS: Final[Mapping[str, Refusal]] = {
-    "length_unknown": Refusal(400, "Bad request", "The request has no Content-Length.", "Send Content-Length as a number."),
-    "body_lost": Refusal(400, "Bad request", "The body is incomplete.", "Send the request again."),
-    "json": Refusal(
-        400, "Invalid JSON", "The body is not valid JSON: {cause}.", "Send one JSON object in UTF-8, without NaN or infinity."
-    ),
-    "idempotency_key": Refusal(
-        400, "Bad header", "Idempotency-Key must be 1 to 255 printable ASCII characters.", "Send a UUID, for example."
-    ),
+    "length_unknown": Refusal(400, "The request has no Content-Length.", "Send Content-Length as a number."),
+    "body_lost": Refusal(400, "The body is incomplete.", "Send the request again."),
+    "json": Refusal(400, "The body is not valid JSON: {cause}.", "Send one JSON object in UTF-8, without NaN or infinity."),
+    "idempotency_key": Refusal(400, "Idempotency-Key must be 1 to 255 printable ASCII characters.", "Send a UUID, for example."),
     "idempotency_unkept": Refusal(
         400,
-        "Bad header",
         "A pull does not accept an Idempotency-Key: a stored response would return messages whose leases have expired.",
         "Send the request without it. If the response of a pull is lost, its messages are delivered again after their leases expire.",
     ),
-    "query": Refusal(
-        400, "Bad query", "The parameter {name} is missing or is given more than once.", "Send each parameter exactly once."
-    ),
-    "token_missing": Refusal(401, "Token missing", "No token was sent.", "Send the header Authorization: Bearer TOKEN."),
-    "token_invalid": Refusal(
-        401, "Token invalid", "The token is unknown, expired or revoked.", "Ask the operator of the queue for another one."
-    ),
-    "verb_denied": Refusal(
-        403, "Not allowed", "The token is not allowed to {verb}.", "Ask the operator of the queue for this permission."
-    ),
-    "queue_denied": Refusal(
-        403, "Not allowed", "The token does not give access to this queue.", "Ask the operator for access to the queue."
-    ),
-    "task_denied": Refusal(
-        403, "Not allowed", "The token is not allowed to schedule this task.", "GET tasks lists the tasks that the token can schedule."
-    ),
-    "secret_denied": Refusal(
-        403,
-        "Not allowed",
-        "The token is not allowed to send this secret to this host.",
-        "Ask the operator for access to the secret, with scheme, host and port.",
-    ),
-    "target_denied": Refusal(
-        403, "Not allowed", "The token is not allowed to offer to this target.", "Ask the operator for access to the target."
-    ),
-    "job_unknown": Refusal(
-        404, "Not found", "There is no job with this id or key that the token can access.", "Check the id and the queue."
-    ),
-    "queue_unknown": Refusal(404, "Not found", "There is no queue with this name that the token can access.", "GET queues lists them."),
-    "method": Refusal(
-        405, "Method not allowed", "This URL does not accept {method}.", "See the Allow header for the accepted methods."
-    ),
-    "key_held": Refusal(
-        409,
-        "Key held",
-        "An unfinished job has this key. Its id is in holder.",
-        "Cancel or reschedule that job, use another on_conflict, or wait until the job has ended.",
-    ),
-    "not_changed": Refusal(409, "Not changed", "The state of the job does not allow this: {change}.", "GET the job to see its state."),
-    "queue_of_workers": Refusal(
-        409,
-        "Queue of workers",
-        "Workers serve this queue, so it contains no messages.",
-        "Use POST jobs to schedule a job in this queue, or pull from another queue.",
-    ),
-    "no_deliveries": Refusal(
-        409, "No deliveries", "Deliveries are disabled: the project has no HTTP setting.", "Ask the operator of the queue."
-    ),
+    "query": Refusal(400, "The parameter {name} is missing or is given more than once.", "Send each parameter exactly once."),
+    "token_missing": Refusal(401, "No token was sent.", "Send the header Authorization: Bearer TOKEN."),
+    "token_invalid": Refusal(401, "The token is unknown, expired or revoked.", "Ask the operator of the queue for another one."),
+    "verb_denied": Refusal(403, "The token is not allowed to {verb}.", "Ask the operator of the queue for this permission."),
+    "queue_denied": Refusal(403, "The token does not give access to this queue.", "Ask the operator for access to the queue."),
+    "task_denied": Refusal(403, "The token is not allowed to schedule this task.", "GET tasks lists the allowed tasks."),
+    "secret_denied": Refusal(403, "The token cannot send this secret to this host.", "Ask the operator for this secret and host."),
+    "target_denied": Refusal(403, "The token is not allowed to offer to this target.", "Ask the operator for access to the target."),
+    "job_unknown": Refusal(404, "There is no job with this id or key that the token can access.", "Check the id and the queue."),
+    "queue_unknown": Refusal(404, "There is no queue with this name that the token can access.", "GET queues lists them."),
+    "method": Refusal(405, "This URL does not accept {method}.", "See the Allow header for the accepted methods."),
+    "key_held": Refusal(409, "An unfinished job has this key, see holder.", "Cancel it, wait for its end, or use another on_conflict."),
+    "not_changed": Refusal(409, "The state of the job does not allow this: {change}.", "GET the job to see its state."),
+    "queue_of_workers": Refusal(409, "Workers serve this queue, so it has no messages.", "Use POST jobs, or pull from another queue."),
+    "no_deliveries": Refusal(409, "Deliveries are disabled: the project has no HTTP setting.", "Ask the operator of the queue."),
     "lease_lost": Refusal(
         409,
-        "Lease lost",
         "The lease has expired, or the message was already settled, so nothing was changed. Another consumer may have the message.",
         "Treat this attempt as failed. Pull with a longer lease, or extend the lease.",
     ),
-    "in_progress": Refusal(
-        409, "In progress", "A request with this Idempotency-Key is in progress.", "Send it again after the time in Retry-After."
-    ),
-    "key_denied": Refusal(403, "Not allowed", "A job that the token cannot access has this key.", "Use another key or another queue."),
-    "body_size": Refusal(413, "Too large", "The body is larger than {limit} bytes.", "Store the content elsewhere and send its URL."),
+    "in_progress": Refusal(409, "A request with this Idempotency-Key is in progress.", "Send it again after the time in Retry-After."),
+    "key_denied": Refusal(403, "A job that the token cannot access has this key.", "Use another key or another queue."),
+    "body_size": Refusal(413, "The body is larger than {limit} bytes.", "Store the content elsewhere and send its URL."),
     "payload_size": Refusal(
-        413,
-        "Too large",
-        "Arguments and meta have {size} bytes. The limit of the queue is {limit}.",
-        "Store the content elsewhere and send its URL.",
+        413, "Arguments and meta have {size} bytes, more than {limit}.", "Store the content elsewhere and send its URL."
     ),
-    "body_type": Refusal(415, "Not JSON", "The body must be application/json in UTF-8.", "Send Content-Type: application/json."),
-    "field_missing": Refusal(422, "Field missing", "This field is required.", "Add the field."),
-    "field_unknown": Refusal(422, "Field unknown", "Unknown field.", "Remove it. See openapi.json for the available fields."),
-    "field_type": Refusal(422, "Wrong type", "The value must be of type {expected}.", "Send a value of this type."),
-    "field_value": Refusal(422, "Wrong value", "{cause}", "See openapi.json for the allowed values."),
-    "task_unknown": Refusal(422, "Task unknown", "No task with this name is registered.", "GET tasks lists the available tasks."),
-    "queue_unlisted": Refusal(422, "Queue unknown", "The project has no queue with this name.", "GET queues lists them."),
-    "url_refused": Refusal(422, "URL refused", "{cause}", "Use an http or https URL without user name and password."),
-    "target_unlisted": Refusal(422, "Target unknown", "The project has no target with this name.", "Ask the operator of the queue."),
-    "arguments": Refusal(422, "Wrong arguments", "{cause}", "GET tasks lists the parameters of each task."),
-    "options": Refusal(422, "Wrong options", "{cause}", "See openapi.json for the allowed values."),
-    "idempotency_reused": Refusal(
-        422, "Key reused", "Another request has already used this Idempotency-Key.", "Use a different key for each request."
-    ),
-    "rate": Refusal(429, "Too many requests", "More than {limit} requests in a minute.", "Wait for the time in Retry-After."),
-    "store_away": Refusal(
-        503,
-        "Unavailable",
-        "Redis does not answer. The request may have been carried out. If the response has a job, check it by this id.",
-        "Send the request again, with the same Idempotency-Key if it had one. This does not schedule a second job or "
-        "settle a message twice.",
-    ),
-    "store_refused": Refusal(
-        503,
-        "Refused for now",
-        "Redis rejected the request. Nothing was changed.",
-        "Send the request again after the time in Retry-After, with the same Idempotency-Key if it had one.",
-    ),
-    "database_away": Refusal(
-        503,
-        "Unavailable",
-        "The database does not answer. The request may have been carried out. If the response has a job, check it by this id.",
-        "Send the request again, with the same Idempotency-Key if it had one. This does not schedule a second job or "
-        "settle a message twice.",
-    ),
+    "body_type": Refusal(415, "The body must be application/json in UTF-8.", "Send Content-Type: application/json."),
+    "field_missing": Refusal(422, "This field is required.", "Add the field."),
+    "field_unknown": Refusal(422, "Unknown field.", "Remove it. See openapi.json for the available fields."),
+    "field_type": Refusal(422, "The value must be of type {expected}.", "Send a value of this type."),
+    "field_value": Refusal(422, "{cause}", "See openapi.json for the allowed values."),
+    "task_unknown": Refusal(422, "No task with this name is registered.", "GET tasks lists the available tasks."),
+    "queue_unlisted": Refusal(422, "The project has no queue with this name.", "GET queues lists them."),
+    "url_refused": Refusal(422, "{cause}", "Use an http or https URL without user name and password."),
+    "target_unlisted": Refusal(422, "The project has no target with this name.", "Ask the operator of the queue."),
+    "arguments": Refusal(422, "{cause}", "GET tasks lists the parameters of each task."),
+    "options": Refusal(422, "{cause}", "See openapi.json for the allowed values."),
+    "idempotency_reused": Refusal(422, "Another request has used this Idempotency-Key.", "Use a different key for each request."),
+    "rate": Refusal(429, "More than {limit} requests in a minute.", "Wait for the time in Retry-After."),
+    "store_away": Refusal(503, f"Redis does not answer. {MAYBE_DONE}", RESEND),
+    "store_refused": Refusal(503, "Redis rejected the request. Nothing was changed.", "Send it again after the time in Retry-After."),
+    "database_away": Refusal(503, f"The database does not answer. {MAYBE_DONE}", RESEND),
     "limit_away": Refusal(
         503,
-        "Unavailable",
         "The cache does not answer. The gateway needs it to count requests and to store settled messages, so it rejects all requests.",
         "Send the request again later. Nothing was changed.",
     ),
@@ -176,7 +114,7 @@ class GatewayProblem(Exception):
         kind = REFUSALS[self.code]
         found = {
             "type": "about:blank",
-            "title": kind.title,
+            "title": HTTPStatus(kind.status).phrase,  # RFC 9457 wants it for about:blank
             "status": kind.status,
             "code": self.code,
             "detail": kind.detail.format(**self.fields),
