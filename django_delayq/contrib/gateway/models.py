@@ -87,7 +87,7 @@ class Token(DelayqModel):
     @property
     def only(self) -> list[str] | None:
         """The tasks whose jobs it can see; None for all jobs of its queues."""
-        if self.allows_all("tasks"):
+        if self.allows("tasks", ALL):
             return None
         listed: Any = self.tasks
         return [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
@@ -96,10 +96,6 @@ class Token(DelayqModel):
         """Whether a delivery to this origin may contain the secret. There is no "*": a client could send any secret to its own host."""
         listed: Any = self.secrets
         return isinstance(listed, list) and secret_of(secret, origin) in listed
-
-    def allows_all(self, field: str) -> bool:
-        """Whether the list is "*"."""
-        return self.allows(field, ALL)
 
 
 class KeptAnswer(DelayqModel):

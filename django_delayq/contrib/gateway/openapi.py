@@ -138,36 +138,26 @@ FENCE: Final[Schema] = {
     "maxLength": 100,
     "description": "The fence that you received with the message. It proves that you hold the message.",
 }
-# The fields for each message and verb, besides its id and fence; and the fields for all messages of a request.
-SETTLING: Final[Mapping[str, Mapping[str, Schema]]] = {
-    "ack": {},
-    "retry": {"delay": {**DURATION, "description": "Delay from now. If omitted, the ladder decides."}, "reason": REASON},
-    "snooze": {"delay": DURATION, "reason": REASON},
-    "fail": {"reason": REASON},
-    "extend": {},
+# By verb: the summary, and the fields for each message besides its id and fence.
+SETTLING: Final[Mapping[str, tuple[str, Mapping[str, Schema]]]] = {
+    "ack": ("Acknowledge messages", {}),
+    "retry": (
+        "Report a failed attempt, so that the messages are delivered again after their backoff or a delay",
+        {"delay": {**DURATION, "description": "Delay from now. If omitted, the ladder decides."}, "reason": REASON},
+    ),
+    "snooze": ("Postpone messages without counting the attempt", {"delay": DURATION, "reason": REASON}),
+    "fail": ("Mark messages as failed", {"reason": REASON}),
+    "extend": ("Extend the leases of messages", {}),
 }
-SETTLING_TOGETHER: Final[Mapping[str, Mapping[str, Schema]]] = {"extend": {"lease": LEASE}}
-SETTLING_REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {"snooze": ("delay",)}
-
-
-def settle_one(verb: str) -> Schema:
-    """The body to settle one message."""
-    return record({"fence": FENCE, **SETTLING[verb], **SETTLING_TOGETHER.get(verb, {})}, "fence", *SETTLING_REQUIRED.get(verb, ()))
-
-
-def settle(verb: str) -> Schema:
-    """The body to settle several messages."""
-    one = record({"id": JOB_ID, "fence": FENCE, **SETTLING[verb]}, "id", "fence", *SETTLING_REQUIRED.get(verb, ()))
-    many = {"type": "array", "items": one, "minItems": 1, "maxItems": MOST}
-    return record({"messages": many, **SETTLING_TOGETHER.get(verb, {})}, "messages")
-
-
-# The fields of a change, by verb.
-CHANGES: Final[Mapping[str, Mapping[str, Schema]]] = {
-    "cancel": {"reason": REASON, "abort": {"type": "boolean", "description": "End a run, instead of only asking it to stop."}},
-    "reschedule": {"reason": REASON, "delay": DURATION, "run_at": DATE},
-    "run_now": {"reason": REASON},
-    "requeue": {"reason": REASON},
+# By verb: the summary, and the fields of a change.
+CHANGES: Final[Mapping[str, tuple[str, Mapping[str, Schema]]]] = {
+    "cancel": (
+        "Cancel a job, or ask a running job to stop",
+        {"reason": REASON, "abort": {"type": "boolean", "description": "End a run, instead of only asking it to stop."}},
+    ),
+    "reschedule": ("Change the date of a scheduled job", {"reason": REASON, "delay": DURATION, "run_at": DATE}),
+    "run_now": ("Make a scheduled job due now", {"reason": REASON}),
+    "requeue": ("Run a failed or cancelled job again, with all its attempts", {"reason": REASON}),
 }
 VERSION: Final = "1"  # of the paths and schemas; new members do not change it
 PROBLEM: Final[Schema] = {

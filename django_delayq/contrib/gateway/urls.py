@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 from typing import Any, Final
@@ -11,10 +11,12 @@ from django.urls import path
 
 from django_delayq.console.verbs import VERBS
 from django_delayq.contrib.gateway import dispatch, openapi, permissions, views
-from django_delayq.contrib.gateway.dispatch import Route
-from django_delayq.contrib.gateway.openapi import JOB_ID, KEY, QUEUE, record
+from django_delayq.contrib.gateway.dispatch import GatewayCall, Route
+from django_delayq.contrib.gateway.idempotency import DONE, LOST
+from django_delayq.contrib.gateway.openapi import FENCE, JOB_ID, KEY, LEASE, QUEUE, record
 from django_delayq.contrib.gateway.parsing import Schema
 from django_delayq.states import Change, State
+from django_delayq.store.scripts.queue import MOST
 
 app_name = "delayq_gateway"
 
@@ -47,6 +49,7 @@ def _created(noun: str) -> Mapping[int, tuple[str, Schema]]:
 
 
 _CREATE_CODES: Final = ("key_held", "key_denied", "payload_size", "field_missing", "arguments", "options")
+_MESSAGE_CODES: Final = ("queue_unknown", "queue_of_workers")
 _CHANGED: Final[Schema] = {"type": "string", "enum": [change.value for change in Change if change is not Change.PENDING]}
 _JOB: Final = _all(
     id=JOB_ID,
@@ -60,9 +63,9 @@ _PARAMETER: Final = _all(name={"type": "string"}, kind={"type": "string"}, requi
 _TASK: Final = _all(task={"type": "string"}, queue={"type": "string"}, parameters={"type": "array", "items": _PARAMETER})
 
 
-def _changes(verb: str, summary: str) -> Iterator[Route]:
+def _changes(verb: str) -> Iterator[Route]:
     """The routes of a verb for jobs: by id, and by key."""
-    act, fields = VERBS[verb], openapi.CHANGES[verb]
+    act, (summary, fields) = VERBS[verb], openapi.CHANGES[verb]
     yield Route(
         name=verb,
         path=f"jobs/{{id}}/{act.command}",
@@ -101,29 +104,25 @@ _MESSAGE: Final = _all(
 _SECONDS: Final[Schema] = {"type": "number", "minimum": 0}
 _PULLED: Final = _all(messages={"type": "array", "items": _MESSAGE}, lease=_SECONDS, wait=_SECONDS)
 _HELD: Final[Mapping[str, Schema]] = {"lease": _SECONDS, "cancel_requested": {"type": "boolean"}}
-SETTLED: Final = {
-    "ack": "Acknowledge messages",
-    "retry": "Report a failed attempt, so that the messages are delivered again after their backoff or a delay",
-    "snooze": "Postpone messages without counting the attempt",
-    "fail": "Mark messages as failed",
-    "extend": "Extend the leases of messages",
-}
 
 
-def _settling(verb: str, summary: str) -> Iterator[Route]:
+def _settling(verb: str) -> Iterator[Route]:
     """The routes of a verb for messages: for several messages, and for one."""
-    more = _HELD if verb == "extend" else {}
-    answer: Schema = {"type": "string", "enum": [*views.ANSWERS]}
-    one = record({"id": JOB_ID, "answer": answer, **more}, "id", "answer")
+    summary, fields = openapi.SETTLING[verb]
+    given, needed = {"fence": FENCE, **fields}, ("fence", "delay") if verb == "snooze" else ("fence",)
+    lease, held = ({"lease": LEASE}, _HELD) if verb == "extend" else ({}, {})
+    messages = {"type": "array", "items": record({"id": JOB_ID, **given}, "id", *needed), "minItems": 1, "maxItems": MOST}
+    answer: Schema = {"type": "string", "enum": [DONE, LOST]}
+    one = record({"id": JOB_ID, "answer": answer, **held}, "id", "answer")
     yield Route(
         name=verb,
         path=f"queues/{{queue}}/{verb}",
         summary=summary,
         view=partial(views.settle, verb),
         check=permissions.message_queue,
-        body=openapi.settle(verb),
+        body=record({"messages": messages, **lease}, "messages"),
         answers={200: ("The result for each message.", _all(messages={"type": "array", "items": one}))},
-        problems=("queue_unknown", "queue_of_workers", "field_missing"),
+        problems=(*_MESSAGE_CODES, "field_missing"),
     )
     yield Route(
         name=f"{verb}_one",
@@ -132,104 +131,68 @@ def _settling(verb: str, summary: str) -> Iterator[Route]:
         summary=f"{summary} (one message)",
         view=partial(views.settle_one, verb),
         check=permissions.message_queue,
-        body=openapi.settle_one(verb),
+        body=record({**given, **lease}, *needed),
         answers={200: ("The change was made.", one)},
-        problems=("queue_unknown", "queue_of_workers", "job_unknown", "lease_lost", "field_missing"),
+        problems=(*_MESSAGE_CODES, "job_unknown", "lease_lost", "field_missing"),
     )
 
 
+def _route(view: Callable[[GatewayCall], Any], path: str, **more: Any) -> Route:
+    """The route of a view, with its name. The summary is the first sentence of its docstring."""
+    summary = " ".join((view.__doc__ or "").split()).partition(". ")[0].rstrip(".")
+    return Route(name=view.__name__, path=path, summary=summary, view=view, **more)
+
+
 ROUTES: Final = (
-    Route(
-        name="schedule",
-        path="jobs",
-        summary="Schedule a registered task",
-        view=views.schedule,
+    _route(
+        views.schedule,
+        "jobs",
         check=permissions.task_and_queue,
         body=openapi.SCHEDULE,
         answers=_created("job"),
         problems=(*_CREATE_CODES, "queue_denied", "task_denied", "task_unknown", "queue_unlisted"),
     ),
-    Route(
-        name="get",
-        path="jobs/{id}",
-        summary="Get a job, with its row and its state in Redis",
-        view=views.get,
-        answers={200: ("The job.", _JOB)},
-        problems=("job_unknown",),
-    ),
-    Route(
-        name="find",
+    _route(views.get, "jobs/{id}", answers={200: ("The job.", _JOB)}, problems=("job_unknown",)),
+    _route(
+        views.find,
+        "jobs",
         needs="get",
-        path="jobs",
-        summary="Find the unfinished job that has a given key",
-        view=views.find,
         query={"queue": QUEUE, "key": KEY},
         answers={200: ("The job.", _JOB)},
         problems=("job_unknown",),
     ),
-    *_changes("cancel", "Cancel a job, or ask a running job to stop"),
-    *_changes("reschedule", "Change the date of a scheduled job"),
-    *_changes("run_now", "Make a scheduled job due now"),
-    *_changes("requeue", "Run a failed or cancelled job again, with all its attempts"),
-    Route(
-        name="queues",
-        path="queues",
-        summary="Get the figures of all queues that the token can access",
-        view=views.queues,
-        answers={200: ("Every queue.", _all(queues={"type": "array", "items": _FIGURES}))},
-    ),
-    Route(
-        name="queue",
-        needs="queues",
-        path="queues/{queue}",
-        summary="Get the figures of a queue",
-        view=views.queue,
-        answers={200: ("The queue.", _FIGURES)},
-        problems=("queue_unknown",),
-    ),
-    Route(
-        name="tasks",
-        path="tasks",
-        summary="List the tasks that the token can schedule",
-        view=views.tasks,
-        answers={200: ("Every task.", _all(tasks={"type": "array", "items": _TASK}))},
-    ),
-    Route(
-        name="push",
-        path="queues/{queue}/messages",
-        summary="Add a message to a queue",
-        view=views.push,
+    *chain.from_iterable(map(_changes, openapi.CHANGES)),
+    _route(views.queues, "queues", answers={200: ("Every queue.", _all(queues={"type": "array", "items": _FIGURES}))}),
+    _route(views.queue, "queues/{queue}", needs="queues", answers={200: ("The queue.", _FIGURES)}, problems=("queue_unknown",)),
+    _route(views.tasks, "tasks", answers={200: ("Every task.", _all(tasks={"type": "array", "items": _TASK}))}),
+    _route(
+        views.push,
+        "queues/{queue}/messages",
         check=permissions.message_queue,
         body=openapi.PUSH,
         answers=_created("message"),
-        problems=(*_CREATE_CODES, "queue_unknown", "queue_of_workers"),
+        problems=(*_CREATE_CODES, *_MESSAGE_CODES),
     ),
-    Route(
-        name="pull",
-        path="queues/{queue}/pull",
-        summary="Claim due messages",
-        view=views.pull,
+    _route(
+        views.pull,
+        "queues/{queue}/pull",
         body=openapi.PULL,
         answers={200: ("The messages. The list is empty if no message became due in time.", _PULLED)},
-        problems=("queue_unknown", "queue_of_workers"),
+        problems=_MESSAGE_CODES,
         waits=True,
     ),
-    *chain.from_iterable(_settling(verb, summary) for verb, summary in SETTLED.items()),
-    Route(
-        name="deliver",
-        path="deliveries",
-        summary="Schedule an HTTP request, which workers retry until the response is 2xx",
-        view=views.deliver,
+    *chain.from_iterable(map(_settling, openapi.SETTLING)),
+    _route(
+        views.deliver,
+        "deliveries",
         check=permissions.delivery_settings,
         body=openapi.DELIVER,
         answers=_created("delivery"),
         problems=(*_CREATE_CODES, "no_deliveries", "queue_denied", "queue_unlisted", "secret_denied", "url_refused"),
     ),
-    Route(
-        name="offer",
-        path="offers",
-        summary="Schedule a message for a Redis list or stream",
-        view=views.offer,
+    _route(
+        views.offer,
+        "offers",
         check=permissions.offer_queue,
         body=openapi.OFFER,
         answers=_created("offer"),
@@ -237,10 +200,8 @@ ROUTES: Final = (
     ),
 )
 _by_path: dict[str, dict[str, Route]] = {}
-
-
-for _route in ROUTES:
-    _by_path.setdefault(_route.path, {})[_route.method] = _route
+for _one in ROUTES:
+    _by_path.setdefault(_one.path, {})[_one.method] = _one
 
 
 urlpatterns = [

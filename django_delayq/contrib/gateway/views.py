@@ -43,13 +43,12 @@ HIDDEN: Final = "displaced by a job that this token cannot access"
 FIGURES: Final = ("queue", "scheduled", "due", "running", "retrying", "failed", "oldest_late_ms", "next_due_ms", "paused_ms")
 _REST: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 BODIES: Final = ("json", "text", "base64")
-ANSWERS: Final = (DONE, LOST)
 FENCE: Final = re.compile(r"([1-9][0-9]{0,8})/([A-Za-z0-9]{1,64})")  # the attempt, and the nonce of its claim
 NO_ATTEMPT_LEFT: Final = "no attempt is left"
 
 
 def schedule(call: GatewayCall) -> GatewayAnswer:
-    """Schedules a registered task."""
+    """Schedule a registered task."""
     task, queue = permissions.task_and_queue(call)
     options = enqueue.options(call, queue, "args", "kwargs")
     args, kwargs = tuple(call.body.get("args", ())), call.body.get("kwargs", {})
@@ -62,12 +61,12 @@ def _place_of_argument(error: PayloadError, body: dict[str, Any]) -> str:
 
 
 def get(call: GatewayCall) -> GatewayAnswer:
-    """The job with an id: its row and its state in Redis."""
+    """Get a job, with its row and its state in Redis."""
     return _job_answer(call.token, permissions.find_job(call.token, call.path["id"]))
 
 
 def find(call: GatewayCall) -> GatewayAnswer:
-    """The unfinished job with a key, as `get` returns it."""
+    """Find the unfinished job that has a given key. The answer is that of `get`."""
     key, queue = call.query["key"], call.query["queue"]
     try:
         validate_key(key)
@@ -130,7 +129,7 @@ def change_by_key(verb: Verb, call: GatewayCall) -> GatewayAnswer:
     applies it only to the job that holds the key.
     """
     key, queue = permissions.key_and_queue(call)
-    if call.token.allows_all("tasks"):
+    if call.token.only is None:
         result = _apply(verb, call, queue, key=key)
     else:
         id = lookup.latest_of_key(queue, key) if verb is VERBS["requeue"] else None
@@ -160,13 +159,13 @@ def _change_answer(verb: Verb, result: Change, named: dict[str, Any]) -> Gateway
 
 
 def queues(call: GatewayCall) -> GatewayAnswer:
-    """The figures of all queues of the token."""
+    """Get the figures of all queues that the token can access."""
     names = [name for name in conf.get().queues if call.token.allows("queues", name)]
     return GatewayAnswer(status=200, body={"queues": list(map(_figures, _depths(names)))})
 
 
 def queue(call: GatewayCall) -> GatewayAnswer:
-    """The figures of one queue."""
+    """Get the figures of a queue."""
     name = call.path["queue"]
     if name not in conf.get().queues or not call.token.allows("queues", name):
         raise GatewayProblem("queue_unknown")
@@ -185,7 +184,7 @@ def _figures(depth: QueueDepth) -> dict[str, Any]:
 
 
 def tasks(call: GatewayCall) -> GatewayAnswer:
-    """The tasks that the token may schedule, with their parameters."""
+    """List the tasks that the token can schedule. Each has its parameters."""
     found = [task for task in map(registry.get, registry.names()) if permissions.may_schedule(call.token, task)]
     return GatewayAnswer(status=200, body={"tasks": list(map(_task_document, found))})
 
@@ -199,7 +198,9 @@ def _task_document(task: Task[..., Any]) -> dict[str, Any]:
 
 
 def deliver(call: GatewayCall) -> GatewayAnswer:
-    """Schedules an HTTP request. The worker checks the address of the host when it sends the request."""
+    """Schedule an HTTP request, which workers retry until the response is 2xx. The worker checks the address of the host when it sends
+    the request.
+    """
     http, queue = permissions.delivery_settings(call)
     from django_delayq.targets import delivery  # a project without deliveries does not load it
 
@@ -231,7 +232,7 @@ def _content(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def offer(call: GatewayCall) -> GatewayAnswer:
-    """Schedules a message for a list or a stream."""
+    """Schedule a message for a Redis list or stream."""
     queue = permissions.offer_queue(call)
     from django_delayq.targets.offering import offers  # a project without offers does not load it
 
@@ -240,14 +241,14 @@ def offer(call: GatewayCall) -> GatewayAnswer:
 
 
 def push(call: GatewayCall) -> GatewayAnswer:
-    """Puts a message into a queue."""
+    """Add a message to a queue."""
     queue = permissions.message_queue(call)
     options = enqueue.options(call, queue.name, "body")
     return enqueue.put(call, NewJob(KIND, options, (call.body["body"],), {}, lambda *_: "/body"))
 
 
 async def pull(call: GatewayCall) -> GatewayAnswer:
-    """Claims due messages. If there are none, waits for the first, but not longer than the server allows."""
+    """Claim due messages. If there are none, waits for the first, but not longer than the server allows."""
     queue, body = permissions.message_queue(call), call.body
     seconds = durations.seconds(parsing.duration(body.get("wait", 0), "/wait"))
     if seconds > openapi.LONGEST_WAIT:
@@ -262,36 +263,19 @@ async def pull(call: GatewayCall) -> GatewayAnswer:
 
 def _message_document(message: Message, batch: MessageBatch) -> dict[str, Any]:
     id, nonce = message.held
-    return {
-        "id": id,
-        "fence": f"{message.attempt}/{nonce}",
-        "body": message.body,
-        "key": message.key,
-        "meta": message.meta,
-        "attempt": message.attempt,
-        "max_attempts": message.max_attempts or None,
-        "run_at": message.run_at,
-        "lease_end": clock.from_ms(batch.lease_end_ms),
-    }
+    found = {name: getattr(message, name) for name in ("body", "key", "meta", "attempt", "run_at")}
+    found |= {"max_attempts": message.max_attempts or None, "lease_end": clock.from_ms(batch.lease_end_ms)}
+    return {"id": id, "fence": f"{message.attempt}/{nonce}", **found}
 
 
 class Settlement(NamedTuple):
-    """One message in a request to settle messages. `place`: its place in the body; `given`: its fields."""
+    """One message in a request to settle messages. `reason` and `delay_ms`: what the consumer gave, if anything."""
 
-    place: str
     id: str
     attempt: int
     nonce: str
-    given: dict[str, Any]
-
-    @property
-    def reason(self) -> str:
-        """The reason that the consumer gave, or nothing."""
-        return str(self.given.get("reason", ""))
-
-    def delay_ms(self) -> int:
-        """The delay that the consumer gave, or 0."""
-        return durations.milliseconds(parsing.duration(self.given.get("delay", 0), f"{self.place}/delay"))
+    reason: str
+    delay_ms: int | None
 
     def outcome(self, kind: Kind, delay_ms: int, reason: str) -> Outcome:
         """Its outcome, for Redis."""
@@ -326,7 +310,8 @@ def _settlements(given: list[tuple[str, str, dict[str, Any]]]) -> list[Settlemen
         fence = FENCE.fullmatch(one["fence"])
         if fence is None:
             raise GatewayProblem("field_value", f"{place}/fence", cause="It must be the fence that you received with the message.")
-        found.append(Settlement(place, short, int(fence[1]), fence[2], one))
+        delay_ms = durations.milliseconds(parsing.duration(one["delay"], f"{place}/delay")) if "delay" in one else None
+        found.append(Settlement(short, int(fence[1]), fence[2], one.get("reason", ""), delay_ms))
     return found
 
 
@@ -341,8 +326,6 @@ def _message_id(given: str, place: str) -> str:
 
 def _retried(queue: QueueConfig, settlements: list[Settlement]) -> list[Outcome]:
     """Takes the delay from the request, otherwise from the backoff in the record of the message."""
-    for one in settlements:
-        one.delay_ms()  # if one delay is invalid, no message is settled
     views = stores.inspector().jobs(queue.name, [ids.full(one.id) for one in settlements])
     outcomes = []
     for one, view in zip(settlements, views, strict=True):
@@ -352,7 +335,7 @@ def _retried(queue: QueueConfig, settlements: list[Settlement]) -> list[Outcome]
             outcomes.append(one.outcome("fail", 0, one.reason or NO_ATTEMPT_LEFT))
             continue
         options = {} if record is None else _options(record)
-        delay_ms = one.delay_ms() if "delay" in one.given else next_delay_ms(options, queue, one.attempt)
+        delay_ms = next_delay_ms(options, queue, one.attempt) if one.delay_ms is None else one.delay_ms
         outcomes.append(one.outcome("retry", delay_ms, one.reason))
     return outcomes
 
@@ -383,7 +366,7 @@ def _settle(verb: str, call: GatewayCall, queue: QueueConfig, settlements: list[
     elif verb == "ack":
         outcomes = [Outcome(one.id, one.attempt, one.nonce, "ack") for one in settlements]
     elif verb == "snooze":
-        outcomes = [one.outcome("snooze", one.delay_ms(), one.reason) for one in settlements]
+        outcomes = [one.outcome("snooze", one.delay_ms or 0, one.reason) for one in settlements]
     else:
         default = f"failed by its consumer, {call.token.actor}"
         outcomes = [one.outcome("fail", 0, one.reason or default) for one in settlements]
