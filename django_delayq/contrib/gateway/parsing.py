@@ -99,59 +99,40 @@ def check(schema: Schema, value: Any, *place: object) -> None:
     Raises:
         GatewayProblem: field_missing, field_unknown, field_type or field_value, with the place.
     """
-    problem = next(faults(schema, value, *place), None)
-    if problem is not None:
-        raise problem
-
-
-def faults(schema: Schema, value: Any, *place: object) -> Iterator[GatewayProblem]:
-    """The errors in a value, in the order of the schema."""
     if "$ref" in schema:
         raise ValueError("check() does not support $ref; only the OpenAPI document contains references")
     named = schema.get("type")
     kinds = [named] if isinstance(named, str) else list(named or TYPES)
-    if not any(_is(kind, value) for kind in kinds):
-        yield GatewayProblem("field_type", pointer(*place), expected=" or ".join(kinds))
-        return
+    if not any(type(value) in TYPES[kind] for kind in kinds):
+        raise GatewayProblem("field_type", pointer(*place), expected=" or ".join(kinds))
     if "enum" in schema and value not in schema["enum"]:
-        yield _wrong_value(place, f"It must be one of {', '.join(map(str, schema['enum']))}.")
+        raise _wrong_value(place, f"It must be one of {', '.join(map(str, schema['enum']))}.")
     if isinstance(value, str):
         if len(value) < schema.get("minLength", 0):
-            yield _wrong_value(place, f"It must have at least {schema['minLength']} characters.")
+            raise _wrong_value(place, f"It must have at least {schema['minLength']} characters.")
         if len(value) > schema.get("maxLength", len(value)):
-            yield _wrong_value(place, f"It must have at most {schema['maxLength']} characters.")
-    elif isinstance(value, int | float) and not isinstance(value, bool):
+            raise _wrong_value(place, f"It must have at most {schema['maxLength']} characters.")
+    elif type(value) in TYPES["number"]:
         if value < schema.get("minimum", value) or value > schema.get("maximum", value):
             bounds = [f"{word} {schema[name]}" for name, word in (("minimum", "at least"), ("maximum", "at most")) if name in schema]
-            yield _wrong_value(place, f"It must be {' and '.join(bounds)}.")
+            raise _wrong_value(place, f"It must be {' and '.join(bounds)}.")
     elif isinstance(value, list):
         if not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):
-            yield _wrong_value(place, f"It must have {schema.get('minItems', 0)} to {schema.get('maxItems', 'any number of')} items.")
-            return
+            raise _wrong_value(place, f"It must have {schema.get('minItems', 0)} to {schema.get('maxItems', 'any number of')} items.")
         for number, item in enumerate(value if "items" in schema else ()):
-            yield from faults(schema["items"], item, *place, number)
+            check(schema["items"], item, *place, number)
     elif isinstance(value, dict):
-        yield from _faults_of_object(schema, value, place)
-
-
-def _faults_of_object(schema: Schema, value: dict[str, Any], place: tuple[object, ...]) -> Iterator[GatewayProblem]:
-    known, others = schema.get("properties", {}), schema.get("additionalProperties", True)
-    for name in schema.get("required", ()):
-        if name not in value:
-            yield GatewayProblem("field_missing", pointer(*place, name))
-    for name, item in value.items():
-        if name in known:
-            yield from faults(known[name], item, *place, name)
-        elif others is False:
-            yield GatewayProblem("field_unknown", pointer(*place, name))
-        elif isinstance(others, Mapping):
-            yield from faults(others, item, *place, name)
-
-
-def _is(kind: str, value: Any) -> bool:
-    if isinstance(value, bool):
-        return kind == "boolean"
-    return isinstance(value, TYPES[kind])
+        known, others = schema.get("properties", {}), schema.get("additionalProperties", True)
+        for name in schema.get("required", ()):
+            if name not in value:
+                raise GatewayProblem("field_missing", pointer(*place, name))
+        for name, item in value.items():
+            if name in known:
+                check(known[name], item, *place, name)
+            elif others is False:
+                raise GatewayProblem("field_unknown", pointer(*place, name))
+            elif isinstance(others, Mapping):
+                check(others, item, *place, name)
 
 
 def _wrong_value(place: tuple[object, ...], cause: str) -> GatewayProblem:
