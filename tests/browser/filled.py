@@ -193,8 +193,8 @@ for number in range(4):
     keep["message"] = keep.get("message") or str(message.id)
 delayq.pull("mail", 3, lease="2h")
 from django_delayq.contrib.gateway import tokens
-tokens.make("partner", queues=["mail"], verbs=["*"], by="admin")
-tokens.make("reports", queues=["*"], verbs=["get"], expires="30d", by="admin")
+tokens.make("partner", queues=["mail"], verbs=["*"], created_by="admin")
+tokens.make("reports", queues=["*"], verbs=["get"], expires="30d", created_by="admin")
 tokens.revoke(tokens.live("reports"))
 """
 WORST = """

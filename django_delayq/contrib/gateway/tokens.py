@@ -9,16 +9,15 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from django.core.cache import cache
 from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 from django.http import HttpRequest
 
 from django_delayq import clock, conf, durations
-from django_delayq.contrib.gateway.models import ALL, PER_MINUTE, VERBS, Token, secret_of
+from django_delayq.contrib.gateway.models import ALL, VERBS, Token, secret_of
 from django_delayq.contrib.gateway.responses import GatewayProblem
 from django_delayq.exceptions import ConfigError, TargetRefused
 from django_delayq.logger import Logger
@@ -47,39 +46,31 @@ def live(name: str | None = None) -> QuerySet[Token]:
     return (found if name is None else found.filter(name=name)).order_by("-id")
 
 
-def make(
-    name: str,
-    *,
-    queues: Sequence[str],
-    verbs: Sequence[str],
-    tasks: Sequence[str] = (ALL,),
-    secrets: Sequence[str] = (),
-    targets: Sequence[str] = (),
-    per_minute: int = PER_MINUTE,
-    expires: durations.Delay | None = None,
-    by: str = "",
-) -> tuple[Token, str]:
-    """Creates a token. Returns the row, and the token itself, which is not stored. `expires`: time from now; None: never. `secrets`:
-    each with the origin that may receive it, such as `partner=https://hooks.partner.example`.
+def make(name: str, *, expires: durations.Delay | None = None, **given: Any) -> tuple[Token, str]:
+    """Creates a token. Returns the row, and the token itself, which is not stored. `expires`: time from now; None: never. `given`: its
+    other fields. Each of its `secrets` has the origin that may receive it, such as `partner=https://hooks.partner.example`.
 
     Raises:
         ConfigError: a value is not valid, or a live token has this name.
     """
     if not NAME.fullmatch(name):
         raise ConfigError(f"{name!r} is not a valid token name. Use 1 to 100 letters, digits, dots, dashes and underscores.")
-    _check_known(name, "queues", queues, list(conf.get().queues))
-    _check_known(name, "verbs", verbs, VERBS)
-    if not tasks:
-        raise ConfigError(f"The token {name} needs at least one task, or {ALL} for all tasks.")
-    if not 1 <= per_minute <= MOST_PER_MINUTE:
-        raise ConfigError(f"The limit of the token {name} must be 1 to {MOST_PER_MINUTE:,} requests per minute, not {per_minute}.")
+    token, config = Token(name=name, **{"tasks": [ALL], "secrets": [], "targets": [], **given}), conf.get()
+    for field, known in (("queues", config.queues), ("verbs", VERBS), ("targets", config.targets)):
+        unknown = next((one for one in getattr(token, field) if one != ALL and one not in known), None)
+        if unknown is not None:
+            listing = ", ".join([*known, f"and {ALL} for all"])
+            raise ConfigError(f"The {field} of the token {name} contain the unknown value {unknown!r}. Available values: {listing}.")
+    for field in ("queues", "verbs", "tasks"):
+        if not getattr(token, field):
+            raise ConfigError(f"The token {name} has no {field}. For all, use {ALL}.")
+    if not 1 <= (limit := token.per_minute) <= MOST_PER_MINUTE:
+        raise ConfigError(f"The limit of the token {name} must be 1 to {MOST_PER_MINUTE:,} requests per minute, not {limit}.")
     if live(name).exists():
         raise ConfigError(f"A live token named {name} already exists. Rotate it, revoke it, or use another name.")
-    until = None if expires is None else _from_now(expires, f"expires of the token {name}")
-    _check_targets(name, targets)
-    lists = {"queues": list(queues), "verbs": list(verbs), "tasks": list(tasks)}
-    lists |= {"targets": list(targets), "secrets": [_secret(name, one) for one in secrets]}
-    return _made(Token(name=name, **lists, per_minute=per_minute, created_by=by, expires_at=until))
+    token.secrets = [_secret(name, one) for one in given.get("secrets", ())]
+    token.expires_at = None if expires is None else _from_now(expires, f"expires of the token {name}")
+    return _made(token)
 
 
 def rotate(name: str, *, overlap: durations.Delay = OVERLAP, by: str = "") -> tuple[Token, str]:
@@ -94,10 +85,7 @@ def rotate(name: str, *, overlap: durations.Delay = OVERLAP, by: str = "") -> tu
         if not found:
             raise ConfigError(f"There is no live token named {name}. Create one.")
         if len(found) > 1:
-            raise ConfigError(
-                f"There are two live tokens named {name}, because the token was rotated recently. Wait until the old one "
-                "expires, or revoke it."
-            )
+            raise ConfigError(f"There are two live tokens named {name}. Wait until the old one expires, or revoke it.")
         old = found[0]
         kept = old.expires_at
         old.expires_at = ends if kept is None else min(kept, ends)
@@ -175,34 +163,13 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _check_known(token: str, field: str, given: Sequence[str], known: Sequence[str]) -> None:
-    unknown = next((one for one in given if one != ALL and one not in known), None)
-    if unknown is not None or not given:
-        raise ConfigError(
-            f"The {field} of the token {token} contain the unknown value {unknown!r}. Available values: "
-            f"{', '.join(known)}, and {ALL} for all."
-        )
-
-
-def _check_targets(token: str, given: Sequence[str]) -> None:
-    known = conf.get().targets
-    unknown = next((one for one in given if one != ALL and one not in known), None)
-    if unknown is not None:
-        listing = ", ".join(sorted(known)) or "none"
-        raise ConfigError(
-            f"The targets of the token {token} contain {unknown!r}, which is not in DELAYQ['TARGETS']. Available targets: {listing}."
-        )
-
-
 def _secret(token: str, given: str) -> str:
     from django_delayq.targets import addresses  # a project without deliveries does not load it
 
     name, _, url = given.partition("=")
     http = conf.get().http
     if not name or not url:
-        raise ConfigError(
-            f"secrets of the token {token}: {given!r} has no destination. Use, for example, partner=https://hooks.partner.example."
-        )
+        raise ConfigError(f"secrets of the token {token}: {given!r} has no host. Example: partner=https://hooks.partner.example.")
     if http is not None and http.secrets and name not in http.secrets:
         raise ConfigError(f"The secrets of the token {token} contain {name!r}, which is not in DELAYQ['HTTP']['SECRETS'].")
     try:

@@ -38,11 +38,9 @@ class Command(BaseCommand):
 
         make = add("make", "create a token and print it; it is not shown again")
         make.add_argument("name", metavar="NAME", help="the name of the client, which is recorded as the actor token:NAME")
+        make.add_argument("--queues", required=True, type=_names, help=f"comma-separated queues that the token can use, or {ALL}")
         make.add_argument(
-            "--queues", required=True, type=_names, help=f"a comma-separated list of queues that the token can use, or {ALL}"
-        )
-        make.add_argument(
-            "--verbs", required=True, type=_names, help=f"a comma-separated list of what the token can do: {', '.join(VERBS)}; or {ALL}"
+            "--verbs", required=True, type=_names, help=f"comma-separated verbs that the token can use: {', '.join(VERBS)}; or {ALL}"
         )
         make.add_argument("--tasks", default=[ALL], type=_names, help=f"the tasks that the token can schedule and see (default: {ALL})")
         make.add_argument(
@@ -51,18 +49,14 @@ class Command(BaseCommand):
             type=_names,
             help="a comma-separated list of secrets for deliveries, each with its host, such as partner=https://partner.example",
         )
-        make.add_argument(
-            "--targets", default=[], type=_names, help=f"the targets that the token can offer to, or {ALL} (default: none)"
-        )
+        make.add_argument("--targets", default=[], type=_names, help=f"targets that the token can offer to, or {ALL} (default: none)")
         make.add_argument("--expires", help="when the token expires, as a duration such as 90d (default: never)")
         make.add_argument(
-            "--per-minute", type=int, default=PER_MINUTE, help=f"the maximum number of requests per minute (default: {PER_MINUTE})"
+            "--per-minute", type=int, default=PER_MINUTE, help=f"the limit of requests per minute (default: {PER_MINUTE})"
         )
         rotate = add("rotate", "replace the token of a client, and print the new one once")
         rotate.add_argument("name", metavar="NAME", help="the name of the client")
-        rotate.add_argument(
-            "--overlap", default=tokens.OVERLAP, help=f"how long the old token remains valid (default: {tokens.OVERLAP})"
-        )
+        rotate.add_argument("--overlap", default=tokens.OVERLAP, help=f"how long the old token stays valid (default: {tokens.OVERLAP})")
         revoke = add("revoke", "revoke the tokens of a client")
         revoke.add_argument("name", metavar="NAME", help="the name of the client")
         revoke.add_argument("--begins-with", default="", metavar="TEXT", help="revoke only the token that begins with this text")
@@ -85,7 +79,7 @@ class Command(BaseCommand):
 
     def _make(self, options: dict[str, Any]) -> None:
         given = {name: options[name] for name in ("queues", "verbs", "tasks", "secrets", "targets", "per_minute", "expires")}
-        self._show_once(options, *tokens.make(options["name"], by=_person(), **given))
+        self._show_once(options, *tokens.make(options["name"], created_by=_person(), **given))
 
     def _rotate(self, options: dict[str, Any]) -> None:
         self._show_once(options, *tokens.rotate(options["name"], overlap=options["overlap"], by=_person()))
