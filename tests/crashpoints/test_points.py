@@ -144,7 +144,6 @@ UNMARKED |= {
 UNMARKED |= {
     "contrib/gateway/idempotency.py": {
         "_update": "without it, the key is held for a minute; a repeated request continues with the same job; tests/contrib/gateway",
-        "_take_over": "as `_hold`",
         "_hold": "if its process dies, it is given up after a minute; tested in tests/contrib/gateway",
         "prune": "old answers, which the next request deletes as well",
     },

@@ -85,17 +85,12 @@ class TokenAdmin(ReadOnlyAdmin):
     @admin.display(description=_("state"))
     def state(self, token: Token) -> Any:
         """Live, expired or revoked."""
-        if token.revoked_at is not None:
-            return _marked("bad", _("revoked"))
-        return _marked("well", _("live")) if token.live else _marked("gone", _("expired"))
+        ended = ("bad", _("revoked")) if token.revoked_at is not None else ("gone", _("expired"))
+        return format_html('<span class="delayq-state delayq-{}">{}</span>', *(("well", _("live")) if token.live else ended))
 
 
 def _dated(moment: datetime | None, otherwise: Any = "–") -> Any:
     return otherwise if moment is None else second(moment)
-
-
-def _marked(look: str, word: Any) -> str:
-    return format_html('<span class="delayq-state delayq-{}">{}</span>', look, word)
 
 
 def _listed(names: Iterable[Any]) -> Any:

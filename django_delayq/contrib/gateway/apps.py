@@ -37,7 +37,6 @@ def check_gateway(**_: Any) -> list[CheckMessage]:
     kind = next((one.__name__ for one in type(caches["default"]).__mro__ if one.__name__ in LOCAL_CACHES), "")
     if kind:
         wrong = "stores nothing, so the gateway rejects all requests" if kind == "DummyCache" else "is not shared between processes"
-        found.append(
-            check_message("W041", f"The gateway counts requests and stores settled messages in the cache 'default', which {wrong}.")
-        )
+        text = f"The gateway counts requests and stores settled messages in the cache 'default', which {wrong}."
+        found.append(check_message("W041", text))
     return found

@@ -8,7 +8,7 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -129,19 +129,13 @@ def _hold(digest: str, request: str) -> tuple[KeptAnswer, bool]:
         raise _in_progress(HOLD)
     if found.request != request:
         raise GatewayProblem("idempotency_reused")
-    if found.status is None:
-        _take_over(found, now)
+    if found.status is None:  # takes the row from a process that has not answered in time
+        if found.held_until > now:
+            raise _in_progress(found.held_until - now)
+        if not KeptAnswer.objects.filter(pk=found.pk, status=None, held_until=found.held_until).update(held_until=fresh.held_until):
+            raise _in_progress(HOLD)
+        found.held_until = fresh.held_until
     return found, True
-
-
-def _take_over(found: KeptAnswer, now: datetime) -> None:
-    """Takes the row from a process that has not answered in time."""
-    if found.held_until > now:
-        raise _in_progress(found.held_until - now)
-    until = now + HOLD
-    if not KeptAnswer.objects.filter(pk=found.pk, status=None, held_until=found.held_until).update(held_until=until):
-        raise _in_progress(HOLD)
-    found.held_until = until
 
 
 def _in_progress(left: timedelta) -> GatewayProblem:
