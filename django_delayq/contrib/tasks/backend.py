@@ -71,9 +71,18 @@ class DelayqBackend(BaseTaskBackend):
 
     @classmethod
     def register_found(cls) -> None:
-        """Registers the tasks of installed apps for workers. This is called when Django starts."""
+        """Registers the tasks in the modules that workers import, when Django starts. It includes tasks that are declared for other
+        backends: a web process may enqueue them with `.using(backend=…)`.
+
+        Raises:
+            InvalidTask: An option is not valid, or a task of `@delayq.task` has the same name.
+        """
         _connect()  # a worker runs tasks without creating a backend
-        register_found()
+        kinds = task_classes()
+        for name in worker_modules.names():
+            for value in list(vars(sys.modules.get(name, object)).values()):
+                if isinstance(value, kinds):
+                    register(value)
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
         """Runs the system checks for this alias in TASKS."""
@@ -199,47 +208,20 @@ def register(task: Task) -> DjangoTask:
         InvalidTask: an option is not valid, or a task of `@delayq.task` has the same name.
     """
     known = registry.find(task.module_path)
-    if isinstance(known, DjangoTask) and _same(known.declared, task):
+    if isinstance(known, DjangoTask) and known.declared.func is task.func and known.declared.takes_context == task.takes_context:
         return known
     if known is not None and not isinstance(known, DjangoTask):
         raise error_class("InvalidTask")(f"A task defined with @delayq.task has the same name, {task.module_path}. Rename one of them.")
+    own = {name: value for name, value in extras_of(task).items() if name in OF_FUNCTIONS}
+    given = {"queue": task.queue_name, "priority": task.priority, "max_attempts": ATTEMPTS, **options_of(task.func), **own}
+    where = f"@task on {task.module_path}"
     try:
-        fresh = make_task(DjangoTask, task_runs.callable_of(task), where=f"@task on {task.module_path}", **_registered_options(task))
+        fresh = make_task(DjangoTask, task_runs.callable_of(task), where=where, name=task.module_path, **given)
     except ConfigError as error:
         raise error_class("InvalidTask")(str(error)) from error
     fresh.declared = altered(task, run_after=None)
     registry.add(fresh)
     return fresh
-
-
-def register_found() -> None:
-    """Registers the tasks of Django in the modules that workers import, including those declared for other backends: a web process may
-    enqueue them with `.using(backend=…)`.
-
-    Raises:
-        InvalidTask: see `register`.
-    """
-    kinds = task_classes()
-    for name in worker_modules.names():
-        for value in list(vars(sys.modules.get(name, object)).values()):
-            if isinstance(value, kinds):
-                register(value)
-
-
-def _same(declared: Task, task: Task) -> bool:
-    return declared.func is task.func and declared.takes_context == task.takes_context
-
-
-def _registered_options(task: Task) -> dict[str, Any]:
-    own = {name: value for name, value in extras_of(task).items() if name in OF_FUNCTIONS}
-    return {
-        "name": task.module_path,
-        "queue": task.queue_name,
-        "priority": task.priority,
-        "max_attempts": ATTEMPTS,
-        **options_of(task.func),
-        **own,
-    }
 
 
 def _option_findings(alias: str, queues: set[str], options: Mapping[str, Any]) -> Iterator[CheckMessage]:
@@ -248,12 +230,11 @@ def _option_findings(alias: str, queues: set[str], options: Mapping[str, Any]) -
     if not isinstance(options, Mapping):
         yield check_message("E031", f"{where} must be a dict, not {options!r}.")
         options = {}
-    for name in options:
+    for name, value in options.items():
         if name not in OPTIONS:
             hint = f"Available options: {', '.join(OPTIONS)}."
             yield check_message("E030", f"{where} has an unknown option {name!r}{did_you_mean(name, OPTIONS)}.", hint)
-    for name in OPTIONS:
-        if name in options and (wrong := _option_error(where, name, options[name])):
+        elif wrong := _option_error(where, name, value):
             yield check_message("E031", wrong)
     if conf.problems():
         return

@@ -24,7 +24,6 @@ CARRIED: Final = "_task"  # the key in the meta of a job for what differs from t
 DIFFERS: Final = ("backend", "priority", "run_after")
 
 
-DJANGOS: Final = frozenset(one.name for one in fields(Task))
 # The options of `schedule` that Django does not have.
 EXTRAS: Final = tuple(name for name in OPTIONS if name not in ("run_at", "queue", "priority", "using", "serial", "concurrency"))
 
@@ -49,7 +48,7 @@ def using(task: Task, **extras: Any) -> Task:
         ConfigError: An option is unknown.
     """
     _refuse_unknown(f"using({task.module_path})", extras, EXTRAS)
-    known = {*DJANGOS, *EXTRAS}
+    known = {*EXTRAS, *(one.name for one in fields(Task))}
     own = {one.name: getattr(task, one.name) for one in fields(task) if one.name in known}
     return task_class(api_of(task).Task)(**{**own, **extras})
 

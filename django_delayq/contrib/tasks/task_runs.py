@@ -88,19 +88,16 @@ def failed(sender: Any, job: CurrentJob, outcome: Outcome, **_: Any) -> None:
     result = _kept(job) or _of_run(job)
     result.errors.append(task_errors.of_detail(api_of(result.task), outcome.detail))
     _set(result, finished_at=job.now, status=api_of(result.task).TaskResultStatus.FAILED)
-    error = outcome.error
-    frames = error.__traceback__ if error is not None else None
-    try:
-        if error is not None:
-            raise error
+    if (error := outcome.error) is None:
         send_finished(result)
-    except BaseException as raised:
-        if raised is not error:
-            raise
+        return
+    frames = error.__traceback__
+    try:
+        raise error
+    except BaseException:
         send_finished(result)
     finally:
-        if error is not None:
-            error.__traceback__ = frames  # without this frame
+        error.__traceback__ = frames  # without this frame
 
 
 def put_off(sender: Any, job: CurrentJob, outcome: Outcome, **_: Any) -> None:
