@@ -41,35 +41,22 @@ FLUSH: Final = 5.0  # seconds
 # The names of OpenTelemetry's messaging conventions. They are in development and may be renamed, so no stable package contains them.
 # Taken from version 1.44 of <https://opentelemetry.io/docs/specs/semconv/messaging/> on 2026-11-23. Other names begin with `delayq.`.
 SCHEMA: Final = "https://opentelemetry.io/schemas/1.44.0"
-SYSTEM: Final = "delayq"
 SEND: Final = "send"
 PROCESS: Final = "process"
 
-MESSAGING_SYSTEM: Final = "messaging.system"
 OPERATION_NAME: Final = "messaging.operation.name"
 OPERATION_TYPE: Final = "messaging.operation.type"
 DESTINATION_NAME: Final = "messaging.destination.name"
 MESSAGE_ID: Final = "messaging.message.id"
-BODY_SIZE: Final = "messaging.message.body.size"
-MESSAGE_COUNT: Final = "messaging.batch.message_count"
-CLIENT_ID: Final = "messaging.client.id"
 ERROR_TYPE: Final = "error.type"
 
 TASK: Final = "delayq.task"
-ATTEMPT: Final = "delayq.attempt"  # from 1
-LATENESS: Final = "delayq.lateness"  # seconds
-OUTCOME: Final = "delayq.outcome"  # ack, retry, snooze, ask, fail, cancel
-CREATED: Final = "delayq.created"  # False if another job has the key
 
-SENT_MESSAGES: Final = "messaging.client.sent.messages"
-CONSUMED_MESSAGES: Final = "messaging.client.consumed.messages"
-OPERATION_DURATION: Final = "messaging.client.operation.duration"
-PROCESS_DURATION: Final = "messaging.process.duration"
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)  # seconds, as the conventions advise
 
 
-SENDING: Final[dict[str, Any]] = {MESSAGING_SYSTEM: SYSTEM, OPERATION_NAME: SEND}
-PROCESSING: Final[dict[str, Any]] = {MESSAGING_SYSTEM: SYSTEM, OPERATION_NAME: PROCESS}
+SENDING: Final[dict[str, Any]] = {"messaging.system": "delayq", OPERATION_NAME: SEND}
+PROCESSING: Final[dict[str, Any]] = {**SENDING, OPERATION_NAME: PROCESS}
 
 
 class DelayqInstrumentor:
@@ -109,23 +96,14 @@ class Telemetry:
 
     def __init__(self, tracer_provider: Any = None, meter_provider: Any = None) -> None:
         version = django_delayq.__version__
-        self._providers = tracer_provider, meter_provider
+        self.providers = tracer_provider, meter_provider
         self.tracer = trace.get_tracer(NAME, version, tracer_provider, schema_url=SCHEMA)
         meter = metrics.get_meter(NAME, version, meter_provider, schema_url=SCHEMA)
-        self.sent = meter.create_counter(SENT_MESSAGES, "{message}", "Jobs that were put in.")
-        self.consumed = meter.create_counter(CONSUMED_MESSAGES, "{message}", "Runs of jobs.")
+        self.sent = meter.create_counter("messaging.client.sent.messages", "{message}", "Jobs that were put in.")
+        self.consumed = meter.create_counter("messaging.client.consumed.messages", "{message}", "Runs of jobs.")
         histogram = partial(meter.create_histogram, unit="s", explicit_bucket_boundaries_advisory=BUCKETS)
-        self.send_duration = histogram(OPERATION_DURATION, description="Duration of calls that put jobs in.")
-        self.process_duration = histogram(PROCESS_DURATION, description="Duration of runs.")
-
-    def flush(self) -> None:
-        """Asks the providers to export. It waits at most FLUSH seconds, so an exporter that hangs cannot delay the end of the
-        process.
-        """
-        tracer_provider, meter_provider = self._providers
-        providers = tracer_provider or trace.get_tracer_provider(), meter_provider or metrics.get_meter_provider()
-        flushes = [flush for one in providers if (flush := getattr(one, "force_flush", None)) is not None]
-        hanging_calls.answers(FLUSH, *flushes, behind=connections.close_all)
+        self.send_duration = histogram("messaging.client.operation.duration", description="Duration of calls that put jobs in.")
+        self.process_duration = histogram("messaging.process.duration", description="Duration of runs.")
 
 
 class OpenSpan(NamedTuple):
@@ -166,9 +144,9 @@ class SendSpans:
             _describe_batch(span, call)
         elif call.plans:
             plan = call.plans[0]
-            span.set_attributes({MESSAGE_ID: ids.short(plan.job.id), BODY_SIZE: len(plan.payload)})
+            span.set_attributes({MESSAGE_ID: ids.short(plan.job.id), "messaging.message.body.size": len(plan.payload)})
             if plan.job.created is False:
-                span.set_attribute(CREATED, False)
+                span.set_attribute("delayq.created", False)
         kind = None if error is None else _set_error(span, error)
         self._measure(call, clock.monotonic() - begun.started, kind)
         span.end()
@@ -183,7 +161,7 @@ class SendSpans:
 
 
 def _describe_batch(span: Span, call: Call) -> None:
-    span.set_attribute(MESSAGE_COUNT, len(call.plans))
+    span.set_attribute("messaging.batch.message_count", len(call.plans))
     queues, tasks = {plan.queue for plan in call.plans}, {plan.task for plan in call.plans}
     if len(queues) == 1:
         (queue,) = queues
@@ -221,10 +199,10 @@ class RunSpans(RunReceiver[OpenSpan]):
                 OPERATION_TYPE: PROCESS,
                 DESTINATION_NAME: job.queue,
                 MESSAGE_ID: job.short_id,
-                CLIENT_ID: job.worker,
+                "messaging.client.id": job.worker,
                 TASK: job.task,
-                ATTEMPT: job.attempt,
-                LATENESS: job.lateness.total_seconds(),
+                "delayq.attempt": job.attempt,
+                "delayq.lateness": job.lateness.total_seconds(),
             },
         )
         inside = trace.set_span_in_context(span)
@@ -236,7 +214,7 @@ class RunSpans(RunReceiver[OpenSpan]):
         """Ends the span, and counts the run."""
         context.detach(state.token)
         seconds = clock.monotonic() - state.started
-        state.span.set_attribute(OUTCOME, outcome.kind)
+        state.span.set_attribute("delayq.outcome", outcome.kind)
         failed = {} if error is None else {ERROR_TYPE: _set_error(state.span, error)}
         state.span.end()
         place = {DESTINATION_NAME: job.queue, TASK: job.task}
@@ -244,8 +222,13 @@ class RunSpans(RunReceiver[OpenSpan]):
         self._telemetry.process_duration.record(seconds, {**PROCESSING, OPERATION_TYPE: PROCESS, **place, **failed})
 
     def flush(self, **_: Any) -> None:
-        """Asks the providers to export."""
-        self._telemetry.flush()
+        """Asks the providers to export. It waits at most FLUSH seconds, so an exporter that hangs cannot delay the end of the
+        process.
+        """
+        tracer_provider, meter_provider = self._telemetry.providers
+        providers = tracer_provider or trace.get_tracer_provider(), meter_provider or metrics.get_meter_provider()
+        flushes = [flush for one in providers if (flush := getattr(one, "force_flush", None)) is not None]
+        hanging_calls.answers(FLUSH, *flushes, behind=connections.close_all)
 
 
 def _set_error(span: Span, error: BaseException) -> str:

@@ -57,7 +57,6 @@ STATUS: Final = {"ack": "ok", "retry": "aborted", "snooze": "aborted", "ask": "a
 MESSAGING_SYSTEM: Final = "messaging.system"
 DESTINATION: Final = "messaging.destination.name"
 MESSAGE_ID: Final = "messaging.message.id"
-BODY_SIZE: Final = "messaging.message.body.size"
 
 # Check-ins.
 LONGEST_SLUG: Final = 50  # characters of a slug
@@ -142,7 +141,7 @@ class PublishSpans:
             found["messaging.batch.message_count"] = len(call.plans)
         elif call.plans:
             plan = call.plans[0]
-            found |= {MESSAGE_ID: ids.short(plan.job.id), BODY_SIZE: len(plan.payload)}
+            found |= {MESSAGE_ID: ids.short(plan.job.id), "messaging.message.body.size": len(plan.payload)}
         set_attributes(begun.span, found)
         set_status(begun.span, "ok" if error is None else "internal_error")
         begun.manager.__exit__(None, None, None)
@@ -300,18 +299,8 @@ def _job_context(job: CurrentJob) -> dict[str, Any]:
     collected = sentry_sdk.get_client().options.get("data_collection")  # new SDKs have it instead of `send_default_pii`
     if bool(collected["queues"]) if isinstance(collected, Mapping) else should_send_default_pii():
         args, kwargs = masking.arguments(job.task, job.args, job.kwargs)
-    return {
-        "type": "delayq",
-        "job": job.short_id,
-        "task": job.task,
-        "queue": job.queue,
-        "attempt": job.attempt,
-        "max_attempts": job.max_attempts,
-        "crashes": job.crashes,
-        "worker": job.worker,
-        "args": args,
-        "kwargs": kwargs,
-    }
+    fields = ("task", "queue", "attempt", "max_attempts", "crashes", "worker")
+    return {"type": "delayq", "job": job.short_id, **{name: getattr(job, name) for name in fields}, "args": args, "kwargs": kwargs}
 
 
 def _hide(event: Any, job: CurrentJob) -> None:

@@ -69,29 +69,19 @@ def ready(request: HttpRequest) -> HttpResponse:
 @for_watchers
 def health(request: HttpRequest) -> HttpResponse:
     """The signs of the dashboard in the admin. 503 if one is bad, or if Redis or the database does not answer."""
-    queues, rows = hanging_calls.answers(TIMEOUT, _queues, _rows, behind=connections.close_all)
-    shown = [*(queues or [_unreachable("redis")]), *(rows or [_unreachable("database")])]
-    bad = any(sign["level"] == "bad" for sign in shown)
+    redis, rows = hanging_calls.answers(TIMEOUT, lambda: redis_signs(overview.look()), _row_signs, behind=connections.close_all)
+    down = {name: [Sign(name=name, value="cannot be reached", level="bad")] for name in ("redis", "database")}
+    signs = [*(redis or down["redis"]), *(rows or down["database"])]
+    bad = any(sign.level == "bad" for sign in signs)
+    shown = [{"name": sign.name, "level": sign.level, "value": sign.value} for sign in signs]
     return JsonResponse({"well": not bad, "signs": shown}, status=BAD if bad else 200)
 
 
-def _queues() -> list[dict[str, str]]:
-    return list(map(_document, redis_signs(overview.look())))
-
-
-def _rows() -> list[dict[str, str]]:
+def _row_signs() -> list[Sign]:
     try:
-        return list(map(_document, row_signs(overview.count_unpublished())))
+        return row_signs(overview.count_unpublished())
     except DriverError:
         return []
-
-
-def _document(sign: Sign) -> dict[str, str]:
-    return {"name": sign.name, "level": sign.level, "value": sign.value}
-
-
-def _unreachable(name: str) -> dict[str, str]:
-    return {"name": name, "level": "bad", "value": "cannot be reached"}
 
 
 def _database_reached() -> bool:
