@@ -29,10 +29,9 @@ from django_delayq.store.keys import NAMES, Keys
 from django_delayq.store.scripts.site import WORKERS
 from django_delayq.testing import project_commits
 from django_delayq.testing.calling_thread import run_by_hand, without_tick
-from django_delayq.testing.followed_schedules import FollowedSchedules, named, upcoming
 from django_delayq.testing.jobs_clock import JobsClock, JobsLink, moment_ms
 from django_delayq.testing.scheduled_jobs import ScheduledJob, Wanted, table, task_name, waiting
-from django_delayq.testing.stepper import Due, Fault, Faults, Moment, Ran, RecordKeeper, Stepper, made
+from django_delayq.testing.stepper import Due, Fault, Faults, FollowedSchedules, Moment, Ran, RecordKeeper, Stepper, made, upcoming
 from django_delayq.text import did_you_mean
 from django_delayq.worker.current import CURRENT
 from django_delayq.worker.line import Line
@@ -190,7 +189,7 @@ class Kit:
         self._refuse_within_a_task("follow")
         self._at_work()
         for schedule in schedules:
-            self._followed.follow(named(schedule))
+            self._followed.follow(schedule)
         with self._clock.held():
             self._followed.write()
 
@@ -391,14 +390,9 @@ class Kit:
                 stuck |= {line}  # it can neither run nor end
             idle = first if one is None else None
             if len(ran) > MOST_RUNS:
-                raise RuntimeError(self._too_many(verb, ran))
-
-    def _too_many(self, verb: str, ran: Sequence[Ran]) -> str:
-        tasks = ", ".join(f"{task} {count:,} times" for task, count in Counter(one.task for one in ran).most_common(3))
-        return (
-            f"delayq.{verb}() has run {len(ran) - 1:,} jobs and would continue: {tasks}. If a task schedules itself, advance() in "
-            f"smaller steps."
-        )
+                tasks = ", ".join(f"{task} {count:,} times" for task, count in Counter(one.task for one in ran).most_common(3))
+                so_far = f"delayq.{verb}() has run {len(ran) - 1:,} jobs and would continue: {tasks}."
+                raise RuntimeError(f"{so_far} If a task schedules itself, advance() in smaller steps.")
 
     def _refuse_within_a_task(self, verb: str) -> None:
         running = CURRENT.get(None)

@@ -173,20 +173,14 @@ class Wanted:
         return " ".join([self.task or "any task", *(text.format(show(value)) for value, text, show in told if value is not None)])
 
     def _is_it(self, job: ScheduledJob) -> bool:
-        return (
-            self.task in ("", job.task)
-            and (self.args is None or list(job.args) == self.args)
-            and (self.kwargs is None or dict(job.kwargs) == self.kwargs)
-            and (self.key is None or job.key == self.key)
-            and (self.queue is None or job.queue == self.queue)
-        )
+        fields = ("args", "kwargs", "key", "queue")
+        return self.task in ("", job.task) and all(getattr(self, name) in (None, getattr(job, name)) for name in fields)
 
     def _is_then(self, job: ScheduledJob) -> bool:
-        dates: tuple[tuple[Any, Any], ...] = ((self.delay, job.delay), (self.run_at, job.run_at))
-        for wanted, found in dates:
-            if wanted is not None:
-                return bool(abs(found - wanted) <= (self.within or TOLERANCE))
-        return self.within is None or bool(job.delay <= self.within)
+        if self.delay is None and self.run_at is None:
+            return self.within is None or bool(job.delay <= self.within)
+        off = job.run_at - self.run_at if self.delay is None else job.delay - self.delay
+        return bool(abs(off) <= (self.within or TOLERANCE))
 
 
 def task_name(task: Any) -> str:

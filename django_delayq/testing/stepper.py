@@ -1,5 +1,6 @@
 """A worker that does one step at a time: it claims a job, runs it in the caller's thread with the real executor, and settles it. A
-test can make its runs fail. And a mirror and a relay that do one pass when they are called.
+test can make its runs fail. A mirror and a relay do one pass when they are called, and the loop of schedules makes the ticks of those
+that the test follows.
 """
 
 from __future__ import annotations
@@ -9,24 +10,32 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from datetime import datetime
+from itertools import islice
+from typing import Any, Final, Literal, NamedTuple, NoReturn
 from uuid import UUID
 
 from django_delayq import clock, ids, signals
 from django_delayq.conf import Config
+from django_delayq.exceptions import ConfigError
 from django_delayq.mirror.checkpoint import CheckpointTaken
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.relay import CommitRequestLoop, RelayLoop
-from django_delayq.models import UNPUBLISHED, Job
+from django_delayq.models import UNPUBLISHED, Job, Periodic
 from django_delayq.models.database import FixedQuery
+from django_delayq.periodic.declarations import Declarations, declarations
+from django_delayq.periodic.due_ticks import TickLoop
+from django_delayq.periodic.schedule_rows import dates_of
 from django_delayq.producer.commit import Pending
+from django_delayq.producer.schedule import Bound
 from django_delayq.producer.task import registry
 from django_delayq.store.connection.link import Link
 from django_delayq.store.scripts.queue import Outcome
 from django_delayq.store.scripts.record import BANDS, ClaimedJob, read
 from django_delayq.testing.calling_thread import OneRun, executor, taken
 from django_delayq.testing.jobs_clock import JobsLink
-from django_delayq.testing.scheduled_jobs import ScheduledJob, content
+from django_delayq.testing.scheduled_jobs import ScheduledJob, content, task_name
+from django_delayq.text import did_you_mean
 from django_delayq.worker.current import Run
 from django_delayq.worker.line import Line, lines_of
 from django_delayq.worker.logs import JobLog
@@ -273,3 +282,103 @@ class RecordKeeper:
         unknown = [job for job, known in zip(found, there, strict=True) if not known]
         self.may_lack = bool(unknown)
         return [job for job in unknown if not Pending.find(job[0])]
+
+
+class FollowedLoop(TickLoop):
+    """The loop of workers, limited to these schedules. An error in a schedule is raised in the test."""
+
+    def __init__(self, *, names: frozenset[str]) -> None:
+        self._names = names
+        declared = Declarations()
+        for one in declarations.all():
+            if one.name in names:
+                declared.add(one, registry.get(one.task))
+        super().__init__(declared=declared)
+
+    def _rows(self) -> Any:
+        return super()._rows().filter(name__in=self._names)
+
+    def _block(self, one: Any, error: Exception, now: datetime) -> NoReturn:
+        raise error
+
+
+class FollowedSchedules:
+    """The schedules that one test follows; empty at the start."""
+
+    def __init__(self) -> None:
+        self._names: frozenset[str] = frozenset()
+        self._loop: FollowedLoop | None = None
+
+    def follow(self, schedule: Any) -> None:
+        """Follows this schedule, too, from now on, or all schedules of this task."""
+        self._names |= named(schedule)
+        self._loop = None  # made again, because settings may have changed
+
+    def write(self) -> None:
+        """Writes the ticks that are due. It costs nothing if no schedule is followed."""
+        if not self._names:
+            return
+        if self._loop is None:
+            self._loop = FollowedLoop(names=self._names)
+        while self._loop.poll() == 0.0:
+            pass
+
+    def write_until(self, until_ms: int, move: Callable[[int], None]) -> None:
+        """Writes the ticks until then, each at its time; `move` moves the clock."""
+        self.write()
+        while (tick := self.next_ms()) is not None and tick <= until_ms:
+            move(tick)
+            self.write()
+
+    def next_ms(self) -> int | None:
+        """The time of the next write in ms; None: never."""
+        if not self._names:
+            return None
+        rows = Periodic.objects.filter(name__in=self._names, write_at__gt=clock.now())
+        following = rows.order_by("write_at").values_list("write_at", flat=True).first()
+        return None if following is None else clock.to_ms(following)
+
+
+def named(schedule: Any) -> frozenset[str]:
+    """The names of the schedules: the given name, or the names of all schedules that the code declares for a task.
+
+    Raises:
+        ConfigError: no such schedule exists.
+    """
+    if isinstance(schedule, Bound):
+        task = task_name(schedule)
+        found = frozenset(one.name for one in declarations.all() if one.task == task)
+        if not found:
+            raise ConfigError(f"No schedule is declared for {task}.", hint="Add @delayq.periodic(…) above the task.")
+        return found
+    if not isinstance(schedule, str):
+        raise ConfigError(f"{schedule!r} is not a schedule.", hint="Pass the name of a schedule, or its task.")
+    # A name is printable. A database may refuse other text in a query.
+    if not schedule.isprintable() or (declarations.get(schedule) is None and not _rows(schedule).exists()):
+        near = did_you_mean(schedule, [one.name for one in declarations.all()])
+        raise ConfigError(f"No schedule is named {schedule!r}{near}.", hint="Pass the name of a schedule, or its task.")
+    return frozenset((schedule,))
+
+
+def upcoming(schedule: Any, count: int) -> list[datetime]:
+    """The next dates of one schedule. They come from its row, if it has one, since people may have changed them there; otherwise from
+    the code.
+
+    Raises:
+        ConfigError: no such schedule exists, or the task has several. ValueError: `count` is not a whole number from 0.
+    """
+    if type(count) is not int or count < 0:
+        raise ValueError(f"upcoming(count={count!r}): count must be a whole number of at least 0.")
+    names = named(schedule)
+    if len(names) > 1:
+        raise ConfigError(f"{schedule!r} has several schedules: {', '.join(sorted(names))}.", hint="Pass one of these names.")
+    [name] = names
+    row, declared = _rows(name).first(), declarations.get(name)
+    if row is not None:
+        return list(islice(dates_of(row).after(clock.now()), count)) if row.active else []
+    assert declared is not None  # otherwise `named` has raised
+    return list(islice(declared.dates.after(clock.now()), count))
+
+
+def _rows(name: str) -> Any:
+    return Periodic.objects.filter(name=name)
