@@ -112,7 +112,7 @@ class DelayqBackend(BaseTaskBackend):
         refuse_loop("task.aenqueue(…)")
         self.validate_task(task)
         api = api_of(task)
-        result = new_result(task, "", "READY", args, kwargs, backend=self.alias)  # the id is set when the job exists
+        result = new_result(task, None, "READY", args, kwargs, backend=self.alias)  # the id is set when the job exists
         known = register(task)
 
         def inserted(job: Job) -> None:

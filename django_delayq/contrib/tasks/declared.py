@@ -128,12 +128,13 @@ def as_enqueued(task: DjangoTask, queue: str, meta: Mapping[str, Any]) -> Task:
     return altered(task.declared, queue_name=queue, **found)
 
 
-def new_result(task: Task, id: str, status: str, args: Any, kwargs: Any, **known: Any) -> TaskResult:
-    """A result. `known`: its other fields; those that are missing are not known yet."""
+def new_result(task: Task, id: UUID | None, status: str, args: Any, kwargs: Any, **known: Any) -> TaskResult:
+    """A result of the job with the id, or of one that does not exist yet. `known`: its other fields, if they are known."""
     api = api_of(task)
-    fields = dict.fromkeys(("enqueued_at", "started_at", "finished_at", "last_attempted_at"), None)
-    fields |= {"backend": task.backend, "errors": [], "worker_ids": [], **known}
-    result: TaskResult = api.TaskResult(task=task, id=id, status=api.TaskResultStatus(status), args=args, kwargs=kwargs, **fields)
+    named = {"id": "", "enqueued_at": None} if id is None else {"id": ids.short(id), "enqueued_at": enqueued_at(id)}
+    fields = dict.fromkeys(("started_at", "finished_at", "last_attempted_at"), None)
+    fields |= {**named, "backend": task.backend, "errors": [], "worker_ids": [], **known}
+    result: TaskResult = api.TaskResult(task=task, status=api.TaskResultStatus(status), args=args, kwargs=kwargs, **fields)
     return result
 
 

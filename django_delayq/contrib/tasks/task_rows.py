@@ -9,7 +9,7 @@ from uuid import UUID
 from django_delayq import codec, conf, ids
 from django_delayq.contrib.tasks import task_errors
 from django_delayq.contrib.tasks.api import TaskApi, TaskError, TaskResult, TaskResultStatus, api_of
-from django_delayq.contrib.tasks.declared import DjangoTask, Earlier, as_enqueued, enqueued_at, new_result
+from django_delayq.contrib.tasks.declared import DjangoTask, Earlier, as_enqueued, new_result
 from django_delayq.contrib.tasks.task_errors import TaskCancelled, TaskCrashed, TaskExpired, TaskNotRun
 from django_delayq.exceptions import PayloadError
 from django_delayq.mirror.ends import CRASHES
@@ -57,11 +57,10 @@ def of_row(row: Job, id: UUID) -> TaskResult | None:
     api = api_of(task)
     result = new_result(
         task,
-        ids.short(id),
+        id,
         STATUSES[State(row.state)],
         row.args,
         row.kwargs,
-        enqueued_at=enqueued_at(id),
         started_at=min(began, default=None),
         finished_at=row.finished_at,
         last_attempted_at=max(began, default=None),
@@ -126,5 +125,5 @@ def _in_redis(id: UUID) -> TaskResult | None:
             [task_errors.of_ours(api_of(task), TaskNotRun, "the reason is not known yet")] if status == TaskResultStatus.FAILED else []
         )
         workers = [""] * view.attempt
-        return new_result(task, ids.short(id), status, args, kwargs, enqueued_at=enqueued_at(id), errors=why, worker_ids=workers)
+        return new_result(task, id, status, args, kwargs, errors=why, worker_ids=workers)
     return None

@@ -16,7 +16,7 @@ from django.db import Error
 from django_delayq import codec, conf, ids
 from django_delayq.contrib.tasks import task_errors
 from django_delayq.contrib.tasks.api import Task, TaskApi, TaskContext, TaskResult, api_of, normalize_json
-from django_delayq.contrib.tasks.declared import DjangoTask, Earlier, as_enqueued, enqueued_at, new_result, plain
+from django_delayq.contrib.tasks.declared import DjangoTask, Earlier, as_enqueued, new_result, plain
 from django_delayq.exceptions import PayloadTooLarge
 from django_delayq.producer.task import registry
 from django_delayq.store.scripts.queue import Outcome
@@ -136,11 +136,10 @@ def _of_run(job: CurrentJob) -> TaskResult:
     earlier = _earlier(api_of(task), job) if job.attempt > 1 else Earlier(None, [], [])
     return new_result(
         task,
-        ids.short(job.id),
+        job.id,
         "RUNNING",
         job.args,
         job.kwargs,
-        enqueued_at=enqueued_at(job.id),
         started_at=earlier.started_at or job.started_at,
         last_attempted_at=job.started_at,
         errors=earlier.errors,
