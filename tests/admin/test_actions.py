@@ -265,8 +265,9 @@ def test_after_a_reschedule_page_and_list_say_the_new_date_at_once(orders, staff
     view = stores.inspector().job("orders", job.id)
     due = second(clock.from_ms(view.date_ms))
     Job.objects.filter(pk=job.id).update(run_at=clock.from_ms(view.date_ms - 86_400_000))  # a row that is not updated yet
-    assert f">{due}</time>" in client.get(page(job)).content.decode()
-    assert re.search(rf"field-run_at_and_late[^>]*>(<[^>]*>)*{due}<", client.get(JOBS).content.decode())
+    shown, listed = (client.get(url).content.decode().replace("<wbr>", "") for url in (page(job), JOBS))
+    assert f">{due}</time>" in shown
+    assert re.search(rf"field-run_at_and_late[^>]*>(<[^>]*>)*{due}<", listed)
 
 
 def test_a_crash_says_how_its_process_has_ended(orders, staff):

@@ -104,8 +104,8 @@ SURVIVORS = {
     + "a thousandth of how long a task may be unknown.",
     "worker/process/executor.py: if run.started < self._leases.good_until(run.row, run.turn): [< to <=]": MARGIN
     + "a lease that ends in this very moment.",
-    'worker/outcome.py: return _made((job.id, job.attempt, job.fence, "ack", 0, detail, finished_ms - started_ms, None, note))'
-    " [one more]": NOTHING + "a job that succeeded gets no delay.",
+    'worker/outcome.py: return _made((job.id, job.attempt, job.fence, "ack", 0, detail, finished_ms - started_ms, '
+    "run.late_ms, None, note)) [one more]": NOTHING + "a job that succeeded gets no delay.",
     'worker/outcome.py: kind, delay = "cancel", 0 [one more]': NOTHING + "a cancelled job gets no delay.",
     'worker/outcome.py: return "cancel", 0 [one more]': NOTHING + "a cancelled job gets no delay.",
     'worker/outcome.py: return "fail", 0 [one more]': NOTHING + "a failed job gets no delay.",

@@ -75,8 +75,12 @@ class Board:
             assert self.claim(f"idle{start + step}", worker, now=start + step).jobs == []
         return start + LEASE + 1
 
-    def settle(self, number: int, outcome: Any, *, attempt: int = 1, fence: str = "n1", delay: int = 0, now: int = NOW) -> str:
-        item = Outcome(id=ids.short(job_id(number)), attempt=attempt, fence=fence, kind=outcome, delay_ms=delay, detail=b"{}")
+    def settle(
+        self, number: int, outcome: Any, *, attempt: int = 1, fence: str = "n1", delay: int = 0, ran: int = -1, now: int = NOW
+    ) -> str:
+        item = Outcome(
+            id=ids.short(job_id(number)), attempt=attempt, fence=fence, kind=outcome, delay_ms=delay, detail=b"{}", ran_ms=ran
+        )
         return self.store.settle([item], worker="w1", max_crashes=3, now_ms=now)[0]
 
     def extend(self, number: int, *, fence: str = "n1", now: int = NOW, progress: str = "") -> str:

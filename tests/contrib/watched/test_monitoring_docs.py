@@ -157,13 +157,13 @@ def commands() -> list[tuple[str, list[str]]]:
     for path in sorted((DOCS / "deploy").iterdir()):
         for line in path.read_text().splitlines():
             if "delayq_worker" in line:
-                words = json.loads(line.partition(": ")[2]) if line.strip().startswith("command: [") else shlex.split(line)
+                words = json.loads(line[line.index("[") :]) if line.endswith("]") else shlex.split(line)
                 found.append((path.name, words[words.index("delayq_worker") + 1 :]))
     return found
 
 
 def test_there_are_workers_in_each_kind_of_deployment() -> None:
-    assert {name for name, _ in commands()} == {"Procfile", "compose.yml", "delayq.service", "kubernetes.yml"}
+    assert {name for name, _ in commands()} == {"Dockerfile", "Procfile", "compose.yml", "delayq.service", "kubernetes.yml"}
 
 
 @pytest.mark.parametrize(("where", "words"), commands())
