@@ -47,6 +47,16 @@ def test_on_a_phone_the_first_job_is_seen_without_scrolling(tabs, jobs):
             assert box["y"] + box["height"] < 844, view
 
 
+@pytest.mark.parametrize("locale", ["", "de", "zh-CN"])
+def test_on_a_phone_fifty_jobs_take_at_most_4000_pixels(tabs, jobs, locale):
+    page = tabs.open("admin", locale=locale)
+    page.set_viewport_size({"width": 375, "height": 812})
+    for view in ("", "scheduled"):
+        page.goto(f"{JOBS}?state={view}")
+        assert page.locator("#result_list tbody tr").count() == 50
+        assert page.evaluate("document.documentElement.scrollHeight") <= 4000, view
+
+
 def focused(page) -> str:
     """Returns the address or the id of the element with the keyboard focus."""
     return page.evaluate("document.activeElement.getAttribute('href') || document.activeElement.id")

@@ -124,6 +124,19 @@ def test_axe_finds_nothing_on_any_page(tabs, jobs, axe, scheme):
     assert {name: lines for name, lines in found.items() if lines} == {}
 
 
+@pytest.mark.parametrize("width", [375, 1280])
+def test_every_target_has_24_pixels_or_as_much_room(tabs, jobs, axe, width):
+    page, found = tabs.open("admin"), dict[str, Any]()
+    page.set_viewport_size({"width": width, "height": 900})
+    for name, address in addresses(jobs).items():
+        page.goto(address)
+        page.evaluate("for (const node of document.querySelectorAll('#content details:not(.delayq-filter)')) node.open = true")
+        page.evaluate(axe)
+        found[name] = page.evaluate(ASK_AXE, [["target-size"], [known[:2] for known in DJANGOS]])
+        tabs.watch(page).seen.clear()  # see above
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
 def test_on_a_phone_no_list_is_cut_off(tabs, jobs):
     page = tabs.open("admin", narrow=True)
     for name in ("jobs", "operations", "schedules", "set-aside", "tokens"):
