@@ -124,8 +124,6 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "value_surrogate": "{path} contains half of a surrogate pair, which UTF-8 cannot encode; pass valid text, such as "
         'value.encode("utf-8", "replace").decode()',
         "name_surrogate": "{path} has the key {name} with half of a surrogate pair; pass keys of valid text",
-        "search_partial": "A search for {text} alone covers ten thousand jobs only, but an operation applies to all matching jobs. "
-        "Cancel the operation, and start one that names the field: key:, task:, error: or arg:name=value.",
         "url": "Deliveries cannot use this URL: {why}. Write a URL such as https://partner.example/hook.",
         "url_scheme": "A delivery goes to http:// or https://, not to {scheme!r}.",
         "url_userinfo": "The URL for {target} contains a user or a password, which logs would show. Remove it, and name a "

@@ -178,6 +178,8 @@ REQUEUEABLE: Final = frozenset(move.before for move in TRANSITIONS if move.verb 
 
 # The key of a job's meta that holds the propagated context, by the name of the carrier.
 CARRIED: Final = "delayq.carried"
+# The key of a job's meta, or the name of a carrier, that holds the customer whose job it is.
+CUSTOMER: Final = "customer"
 # The key under which the job of a tick says of which: `name` of the schedule, `tick` as ISO date in UTC, and `overlap` unless that is
 # allowed; `by_hand` of one that a person has asked for.
 PERIODIC: Final = "delayq.periodic"

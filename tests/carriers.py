@@ -27,6 +27,12 @@ class Tenant:
             TENANT.reset(token)
 
 
+class Customer(Tenant):
+    """Carries the customer."""
+
+    name = "customer"
+
+
 class Broken(Tenant):
     """Cannot unpack."""
 

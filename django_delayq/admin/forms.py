@@ -16,6 +16,7 @@ from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import codec, durations
+from django_delayq.admin import job_page
 from django_delayq.admin.badges import badge
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.console import masking
@@ -200,6 +201,7 @@ class PurgeForm(ReasonForm):
 
 EXAMPLES: Final = 20  # jobs on the page
 LONGEST: Final = 100  # characters of arguments, of an error
+MOST_ASKED: Final = 200  # jobs whose state in Redis decides; for others it is that of the row
 
 
 def examples(jobs: Sequence[Job], *, sensitive: bool) -> list[dict[str, Any]]:
@@ -223,9 +225,11 @@ def ask_first(
     back: str,
     alone: bool = False,
 ) -> HttpResponse:
-    """Asks for confirmation. `hidden`: fields of the form; `back`: the URL of the cancel link; `alone`: the action starts on a job
-    page.
+    """Asks for confirmation, and says how many jobs are in a state that allows the action. `hidden`: fields of the form; `back`: the
+    URL of the cancel link; `alone`: the action starts on a job page.
     """
+    views = {} if alone else job_page.live(jobs[:MOST_ASKED])[0]
+    able = len(jobs) if alone else sum(job_page.state_in_charge(job, views.get(job.pk)) in verb.states for job in jobs)
     keep = (now("Keep the job") if verb.danger else now("Back to the job")) if alone else verb.keep
     return admin.page(
         request,
@@ -236,7 +240,9 @@ def ask_first(
         question=verb.asked if alone else verb.question,
         examples=examples(jobs, sensitive=admin.allows(request, "view_sensitive")),
         more=max(0, len(jobs) - EXAMPLES),
-        confirm=verb.confirmed(len(jobs)),
+        able=able,
+        total=len(jobs),
+        confirm=verb.confirmed(able),
         keep=keep,
         hidden=[("confirmed", "1"), *hidden],
         back=back,
@@ -244,9 +250,7 @@ def ask_first(
 
 
 def _example(job: Job, args: Any, kwargs: Any, *, sensitive: bool) -> dict[str, Any]:
-    if not sensitive:
-        args, kwargs = masking.arguments(job.task, args, kwargs)
-    given = masking.by_name(job.task, args or (), kwargs or {})
+    given = masking.by_name(job.task, *masking.arguments(job.task, args or (), kwargs or {}, sensitive=sensitive))
     texts = [(name, json.dumps(value, ensure_ascii=False)) for name, value in given]
     return {
         "job": job,

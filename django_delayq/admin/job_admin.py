@@ -68,7 +68,7 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
     search_fields = ("id", "key", "task")
     search_help_text = _(
         "Text to find in ids, keys, task names, errors and arguments. Or use id: key: task: queue: state: error: "
-        "arg:order_id=77 meta:tenant=3 host: target: worker: after:10:00 before:2026-05-01 fingerprint: is:asking "
+        "arg:order_id=77 customer:7 meta:tenant=3 host: target: worker: after:10:00 before:2026-05-01 fingerprint: is:asking "
         "is:blocked is:crashed; put - or not before a term, and OR between terms"
     )
     list_max_show_all = 200
@@ -85,8 +85,11 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
         return super().get_queryset(request).defer("args", "kwargs", "options", "result")
 
     def get_list_display(self, request: HttpRequest) -> Any:
-        own = self.list_display is not COLUMNS[""]
-        return self.list_display if own else COLUMNS.get(chosen(request).shown_view, self.list_display)
+        if self.list_display is not COLUMNS[""]:
+            return self.list_display
+        columns = COLUMNS.get(chosen(request).shown_view, self.list_display)
+        place = columns.index("queue_shown")
+        return (*columns[:place], "customer_shown", *columns[place:]) if selection.has_customers() else columns
 
     def get_sortable_by(self, request: HttpRequest) -> list[Any]:
         """The columns that an index can sort by; see `Selection.sorts`."""

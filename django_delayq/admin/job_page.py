@@ -28,6 +28,7 @@ from django_delayq.admin.badges import allowed, badge, indented, word
 from django_delayq.console import job_links, masking, why_not_yet
 from django_delayq.console.masking import MASK
 from django_delayq.console.overview import DOWN
+from django_delayq.console.selection import customer_of
 from django_delayq.console.wording import cut, death, duration, error_text, second
 from django_delayq.ladder import Ladder
 from django_delayq.models import Attempt, Event, Job
@@ -125,11 +126,14 @@ def related(job: Job, jobs: QuerySet[Job], by: UUID | None) -> list[Job]:
 
 
 def _carried(job: Job, sensitive: bool) -> dict[str, Any]:
-    args, kwargs, meta, result = job.args, job.kwargs, job.meta, job.result
-    if not sensitive:
-        args, kwargs = masking.arguments(job.task, args, kwargs)
-        meta, result = masking.attached(job.task, meta), masking.result(job.task, result)
-    return {"arguments": arguments_shown(job.task, args, kwargs), "meta": pretty(meta) if meta else "", "result": result_shown(result)}
+    args, kwargs = masking.arguments(job.task, job.args, job.kwargs, sensitive=sensitive)
+    meta = masking.attached(job.task, job.meta, sensitive=sensitive)
+    return {
+        "arguments": arguments_shown(job.task, args, kwargs),
+        "meta": pretty(meta) if meta else "",
+        "customer": customer_of(meta),
+        "result": result_shown(masking.result(job.task, job.result, sensitive=sensitive)),
+    }
 
 
 def live(jobs: Iterable[Job]) -> tuple[dict[UUID, JobView], str]:
@@ -450,7 +454,7 @@ def _answer(job: Job, run: Attempt, sensitive: bool) -> dict[str, Any] | None:
         told, wait_ms = problem.get("fields"), problem.get("wait_ms")
     if not isinstance(told, dict) or type(told.get("status")) is not int:
         return None
-    told = told if sensitive else masking.value(told, masking.names_of(DELIVERY))
+    told = masking.detail(DELIVERY, told, sensitive=sensitive)
     ms = told["ms"] if type(told.get("ms")) is int else 0
     wait = duration(wait_ms / 1000) if type(wait_ms) is int else ""
     return {"status": told["status"], "ms": ms, "text": visible(str(told.get("answer") or "")), "wait": wait}
@@ -458,7 +462,7 @@ def _answer(job: Job, run: Attempt, sensitive: bool) -> dict[str, Any] | None:
 
 def _event(job: Job, event: Event, sensitive: bool) -> Moment:
     """Returns the previous arguments of an edit, masked unless the user may view them."""
-    given = event.detail if sensitive else masking.detail(job.task, event.detail)
+    given = masking.detail(job.task, event.detail, sensitive=sensitive)
     what, detail = word(event.kind), dict(given) if isinstance(given, dict) else {}
     if event.kind == EDITED:
         what, before = now("edited"), json.dumps([detail.get("args"), detail.get("kwargs")], ensure_ascii=False)

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, Literal
+from urllib.parse import urlencode
 from uuid import UUID
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ORDER_VAR, ChangeList
-from django.db.models import Case, F, QuerySet, When
+from django.db.models import Case, F, QuerySet, Value, When
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Length
 from django.http import HttpRequest
@@ -31,7 +32,7 @@ from django_delayq.console.search_fields import ASKING, BLOCKED, CRASHED, STATES
 from django_delayq.console.search_parser import LONGEST
 from django_delayq.console.selection import VIEWS, Selection
 from django_delayq.console.wording import breakable, cut, dated, duration, moment, second, task_name
-from django_delayq.models import Job, Periodic
+from django_delayq.models import Job, Periodic, meta_of
 from django_delayq.producer.task import registry
 from django_delayq.states import State
 from django_delayq.text import visible
@@ -60,13 +61,16 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 
 
 class JobColumns:
-    """The columns of the list. `JobList` adds to each job `live` (its state in Redis), `carried` (its arguments) and `schedule`."""
+    """The columns of the list. `JobList` adds to each job `live` (its state in Redis), `carried` (its arguments), `customer` and
+    `schedule`.
+    """
 
     # The state in Redis, if it has the job.
     state_now = column(_("state"), lambda job: badge(job_page.state_of(job, getattr(job, "live", None))))
     task_shown = column(_("task"), lambda job: _named(task_name(job.task)))
     arguments_shown = column(_("arguments"), lambda job: getattr(job, "carried", "-"))
     finished_shown = column(_("finished"), lambda job: moment(job.finished_at) if job.finished_at else "-", "finished_at")
+    customer_shown = column(_("customer"), lambda job: getattr(job, "customer", "-"))
     queue_shown = column(_("queue"), lambda job: visible(job.queue))
     worker_shown = column(_("worker"), lambda job: breakable(job.worker) or "-")
 
@@ -125,11 +129,11 @@ class JobColumns:
         )
 
 
-def _arguments(task: str, args: Any, kwargs: Any, size: int) -> str:
-    """Returns the masked arguments cut, with more of them in the tooltip, or the size of long ones, which are not fetched."""
+def _arguments(task: str, args: Any, kwargs: Any, size: int, *, sensitive: bool) -> str:
+    """Returns the arguments cut, with more of them in the tooltip, or the size of long ones, which are not fetched."""
     if size > ARGUMENTS_READ:
         return format_html('<span class="delayq-soft">{}</span>', now("%(size)d KB") % {"size": max(1, size // 1000)})
-    given = masking.by_name(task, *masking.arguments(task, args or [], kwargs or {}))
+    given = masking.by_name(task, *masking.arguments(task, args or [], kwargs or {}, sensitive=sensitive))
     if not given:
         return "-"
     texts = [(name, visible(json.dumps(value, ensure_ascii=False))) for name, value in given]
@@ -138,13 +142,24 @@ def _arguments(task: str, args: Any, kwargs: Any, size: int) -> str:
     return format_html('<span title="{}">{}</span>', cut(whole, TOLD), breakable(cut(short, ARGUMENTS_SHOWN)))
 
 
-def carried(rows: QuerySet[Job], jobs: Iterable[Job]) -> dict[UUID, str]:
-    """Reads the arguments of these jobs in one query, without long ones, and returns them for the list."""
+def carried(rows: QuerySet[Job], jobs: Iterable[Job], *, sensitive: bool) -> dict[UUID, tuple[str, str]]:
+    """Reads the arguments and the customer of these jobs in one query, without long arguments, and returns them for the list."""
     size = Length("args") + Length("kwargs")
     short = {name: Case(When(size__lte=ARGUMENTS_READ, then=F(name))) for name in ("args", "kwargs")}
     named = rows.order_by().filter(pk__in=[job.pk for job in jobs]).annotate(size=size)
-    found = named.values_list("pk", "task", short["args"], short["kwargs"], "size")
-    return {pk: _arguments(*of_job) for pk, *of_job in found}
+    options = "options" if selection.has_customers() else Value("")
+    found = named.values_list("pk", "task", short["args"], short["kwargs"], "size", options)
+    return {
+        pk: (_arguments(task, *given, sensitive=sensitive), _customer(task, options, sensitive=sensitive))
+        for pk, task, *given, options in found
+    }
+
+
+def _customer(task: str, options: Any, *, sensitive: bool) -> str:
+    """Returns the customer as a link to its jobs, if a search can find it."""
+    name, words = selection.customer_of(masking.attached(task, meta_of(options), sensitive=sensitive))
+    text = breakable(cut(name, NAME_SHOWN))
+    return format_html('<a href="?{}">{}</a>', urlencode({"q": words}), text) if words else text or "-"
 
 
 def _named(name: str) -> SafeString:
@@ -304,10 +319,10 @@ class JobList(ChangeList):
             self.lagging, self.lag, self.more_lagging = visible(lagging[0]), lags[lagging[0]], len(lagging) - 1
         came = schedule_views.schedule_of([job.pk for job in page.jobs])
         mine: Any = self.model_admin  # the stubs know only Django's class
-        arguments = carried(mine.get_queryset(request), page.jobs)
+        texts = carried(mine.get_queryset(request), page.jobs, sensitive=mine.allows(request, "view_sensitive"))
         for job in page.jobs:
-            job.carried = arguments.get(job.pk, "-")  # type: ignore[attr-defined]  # for the templates and columns of this list
-            job.live = views.get(job.pk)  # type: ignore[attr-defined]  # see above
+            job.live = views.get(job.pk)  # type: ignore[attr-defined]  # for the templates and columns of this list
+            job.carried, job.customer = texts.get(job.pk, ("-", "-"))  # type: ignore[attr-defined]  # see above
             row = came.get(job.pk)
             job.schedule = linked_schedule(mine, request, row) if row else ""  # type: ignore[attr-defined]  # see above
         if self.complaints or self.result_count > overview.MOST_COUNTED:

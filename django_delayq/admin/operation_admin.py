@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 from urllib.parse import urlencode
 from uuid import UUID
@@ -25,7 +27,7 @@ from django_delayq import clock, ids
 from django_delayq.admin.badges import badge, word
 from django_delayq.admin.forms import EXAMPLES, OperationForm, examples, operation_form, reason_given
 from django_delayq.admin.job_admin import JobAdmin
-from django_delayq.admin.listing import chosen, unknown_parameters
+from django_delayq.admin.listing import VIEW, chosen, unknown_parameters
 from django_delayq.admin.readonly import ReadOnlyAdmin, actor, column, is_partial, log, note, partial_response
 from django_delayq.console import keyset, operation_loop, overview, selection
 from django_delayq.console.overview import leased
@@ -150,6 +152,10 @@ class OperationAdmin(ReadOnlyAdmin):
         expected = number_format(operation.expected, force_grouping=True)
         return format_html(text, operation.expected, done, now("progress"), seen, expected)
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Operation]:
+        """Defers the ids, which only the page of the operation shows."""
+        return super().get_queryset(request).defer("frozen")
+
     def get_urls(self) -> list[URLPattern]:
         return [
             self.page_url("start/<str:name>/", "start", self.start),
@@ -173,15 +179,18 @@ class OperationAdmin(ReadOnlyAdmin):
             *wanted.search.complaints,
             *filter(None, [selection.operation_refusal(wanted.search)]),
         ]
-        if request.method == "POST" and not complaints:
-            form, seen = operation_form(verb, request.POST), Preview.read(request.POST.get("preview", ""), wanted)
-            if seen is None:
-                complaints.append(now("The matching jobs have changed in the meantime. Check the selection again."))
-            elif form.is_valid():
-                return self._started(request, verb, seen.of(wanted), seen.upto, form)
-        else:
-            form = operation_form(verb, None)
-        return self._preview(request, verb, wanted, jobs, form, complaints)
+        posted = request.method == "POST" and not complaints
+        seen = Preview.read(request.POST.get("preview", "") if posted else "", wanted)
+        if seen is None:
+            complaints.append(now("The matching jobs have changed in the meantime. Check the selection again."))
+            seen = Preview.now(wanted)
+        wanted, form = seen.of(wanted), operation_form(verb, request.POST if posted else None)
+        frozen = None
+        if not complaints and (wanted.only is not None or not wanted.indexed):
+            frozen = keyset.all_ids(wanted, jobs.filter(pk__lte=seen.upto), verb.states)
+        if posted and not complaints and form.is_valid() and (frozen is not None or not wanted.search.loose):
+            return self._started(request, verb, wanted, seen.upto, frozen, form)
+        return self._preview(request, verb, wanted, jobs, form, complaints, seen, frozen)
 
     def _jobs_to_act_on(self, request: HttpRequest, verb: Verb) -> QuerySet[Job]:
         """Returns the jobs that this user may see on this site.
@@ -197,10 +206,23 @@ class OperationAdmin(ReadOnlyAdmin):
         return jobs.get_queryset(request)
 
     def _preview(
-        self, request: HttpRequest, verb: Verb, wanted: Selection, jobs: QuerySet[Job], form: OperationForm, complaints: list[str]
+        self,
+        request: HttpRequest,
+        verb: Verb,
+        wanted: Selection,
+        jobs: QuerySet[Job],
+        form: OperationForm,
+        complaints: list[str],
+        seen: Preview,
+        frozen: list[UUID] | None,
     ) -> HttpResponse:
-        count, looked = None, list[Job]()
-        if not complaints:
+        count, looked, others = None, list[Job](), list[tuple[Selection, int]]()
+        if frozen is not None:
+            count, looked = len(frozen), first(jobs, frozen)
+        elif not complaints and wanted.search.loose:
+            others = selection.exact_searches(wanted, keyset.page(wanted, jobs.defer(None), keyset.STEP).jobs)
+            complaints = [selection.incomplete(wanted.search)]
+        elif not complaints:
             count = keyset.count_up_to(wanted, jobs, MOST_COUNTED)
             looked = keyset.page(wanted, jobs, EXAMPLES).jobs
         title = now("%(verb)s: all matching jobs") % {"verb": verb.label}
@@ -214,6 +236,7 @@ class OperationAdmin(ReadOnlyAdmin):
             form=form,
             words=visible(readable(wanted.words)),
             complaints=complaints,
+            others=[(visible(each.words), self._address(verb, each), found) for each, found in others],
             examples=examples(looked, sensitive=self.allows(request, "view_sensitive")),
             and_so_on=bool(looked) and (count is None or count > len(looked)),
             confirm=title if count is None or count > MOST_COUNTED else verb.confirmed(count),
@@ -221,12 +244,20 @@ class OperationAdmin(ReadOnlyAdmin):
             over=bool(count and count > MOST_COUNTED),
             back=self._jobs(request),
             none=count == 0,
-            by_redis=wanted.only is not None,
+            frozen=frozen is not None,
             by_rows=wanted.view == State.RUNNING and wanted.only is None,
-            preview=Preview.now(wanted).written(),
+            preview=seen.written(),
         )
 
-    def _started(self, request: HttpRequest, verb: Verb, wanted: Selection, upto: UUID, form: OperationForm) -> HttpResponse:
+    def _address(self, verb: Verb, wanted: Selection) -> str:
+        """Returns the URL of the preview of this selection."""
+        parts = {"q": wanted.text, VIEW: wanted.view, "queue": wanted.queue, "task": wanted.task}
+        query = urlencode({name: value for name, value in parts.items() if value})
+        return f"{self.address('delayq_operation_start', verb.name)}?{query}"
+
+    def _started(
+        self, request: HttpRequest, verb: Verb, wanted: Selection, upto: UUID, frozen: list[UUID] | None, form: OperationForm
+    ) -> HttpResponse:
         operation = begin(
             request,
             f"{verb.label}: {wanted.words}",
@@ -234,6 +265,8 @@ class OperationAdmin(ReadOnlyAdmin):
             permission=verb.permission,
             reason=form.cleaned_data["reason"],
             selection=wanted.parts(),
+            frozen=None if frozen is None else list(map(ids.short, frozen)),
+            expected=None if frozen is None else len(frozen),
             options=form.options(),
             upto=upto,
             seconds=form.cleaned_data["over"] or 0,
@@ -244,7 +277,7 @@ class OperationAdmin(ReadOnlyAdmin):
     def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
         alone, operation = is_partial(request), self.found(request, object_id)
         words, understood = described(operation)
-        named = len(operation.selection["only"]) if understood and "only" in operation.selection else None
+        frozen = operation.frozen
         may = self.allows(request, "steer_operation")
         steps = [(act, step[2]) for act, step in STEERING.items() if may and operation.stage in step[0]]
         page = self.page(
@@ -257,8 +290,10 @@ class OperationAdmin(ReadOnlyAdmin):
             steps=steps,
             verb=_title(operation.verb),
             words=visible(readable(words)),
-            jobs=urlencode({"q": words}) if understood and named is None else "",
-            named=named,
+            jobs=urlencode({"q": words}) if understood and frozen is None else "",
+            frozen=None if frozen is None else len(frozen),
+            examples=self._examples(request, frozen or []),
+            more=max(0, len(frozen or []) - EXAMPLES),
             counts=[(OUTCOMES.get(name, name), n) for name, n in operation.counts.items()],
             over=duration(operation.seconds) if operation.seconds else "",
             left=_left(operation),
@@ -269,6 +304,15 @@ class OperationAdmin(ReadOnlyAdmin):
             options={OPTIONS.get(name, name): value for name, value in operation.options.items()},
         )
         return partial_response(request, page) if alone else page
+
+    def _examples(self, request: HttpRequest, frozen: list[str]) -> list[dict[str, Any]]:
+        """Returns the first of these jobs, as far as the user may view them on this site."""
+        if not self.admin_site.is_registered(Job):
+            return []
+        jobs: Any = self.admin_site.get_model_admin(Job)
+        found = first(jobs.get_queryset(request), map(ids.full, frozen[:EXAMPLES]))
+        seen = [job for job in found if jobs.has_view_permission(request, job)]
+        return examples(seen, sensitive=self.allows(request, "view_sensitive"))
 
     def _steer(self, act: str, request: HttpRequest, object_id: str) -> HttpResponse:
         if not (self.has_view_permission(request) and self.allows(request, "steer_operation")):
@@ -298,6 +342,11 @@ class OperationAdmin(ReadOnlyAdmin):
         return f"{jobs}?{request.GET.urlencode()}" if jobs else self.address("index")
 
 
+def first(jobs: QuerySet[Job], ids: Iterable[UUID]) -> list[Job]:
+    """Returns the first of these jobs."""
+    return list(jobs.filter(pk__in=islice(ids, EXAMPLES)).order_by("pk"))
+
+
 def begin(request: HttpRequest, text: str, *, permission: str, **fields: Any) -> Operation:
     """Starts an operation, and logs it with this text."""
     fields |= {"created_at": database.now(), "actor": actor(request), "user": str(request.user.pk)}
@@ -317,7 +366,7 @@ def begin_purge(request: HttpRequest, queue: str, reason: str) -> Operation:
 def described(operation: Operation) -> tuple[str, bool]:
     """Returns the search of its jobs and True. For an operation of a newer version, returns the stored text and False."""
     try:
-        return operation_loop.chosen(operation).words, True
+        return Selection(**operation.selection).words, True
     except TypeError:
         return json.dumps(operation.selection, ensure_ascii=False), False
 

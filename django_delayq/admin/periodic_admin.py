@@ -47,7 +47,7 @@ def _page(request: HttpRequest, row: Periodic, *, sensitive: bool, behind: Tick 
     ticks = schedule_views.ticks_of(row, MOST_TICKS + 1, behind=behind)
     declared = declarations.get(row.name)
     coming, trouble = upcoming(row)
-    args, kwargs = (row.args, row.kwargs) if sensitive else masking.arguments(row.task, row.args, row.kwargs)
+    args, kwargs = masking.arguments(row.task, row.args, row.kwargs, sensitive=sensitive)
     return {
         "row": row,
         "original": row,

@@ -147,10 +147,7 @@ def job_document(job: Job, view: JobView | None = None, *, sensitive: bool = Fal
     `view` is given. `asked_of` is None if the task is unknown here or the job has never polled.
     """
     asked = why_not_yet.polls(job, view)
-    args, kwargs, result, meta = job.args, job.kwargs, job.result, job.meta
-    if not sensitive:
-        args, kwargs = masking.arguments(job.task, args, kwargs)
-        result, meta = masking.result(job.task, result), masking.attached(job.task, meta)
+    args, kwargs = masking.arguments(job.task, job.args, job.kwargs, sensitive=sensitive)
     return {
         "id": job.id,
         "uuid": str(job.id),
@@ -173,8 +170,8 @@ def job_document(job: Job, view: JobView | None = None, *, sensitive: bool = Fal
         "asked_of": asked.most if asked else None,
         "worker": job.worker,
         "error": job.error,
-        "result": result,
-        "meta": meta,
+        "result": masking.result(job.task, job.result, sensitive=sensitive),
+        "meta": masking.attached(job.task, job.meta, sensitive=sensitive),
         "published": job.published,
     }
 

@@ -255,6 +255,18 @@ def count_up_to(selection: Selection, jobs: QuerySet[Job], most: int) -> int | N
     return None if len(found) > WINDOW else sum(map(selection.search.exact, found))
 
 
+def all_ids(selection: Selection, jobs: QuerySet[Job], states: Iterable[str]) -> list[UUID] | None:
+    """The ids of all matching `jobs` in these states, or in the view of the selection. None if more than WINDOW rows would have to be
+    read.
+    """
+    there = jobs.filter(selection.scope(states)).order_by()
+    if len(there.values_list("pk")[: WINDOW + 1]) > WINDOW:
+        return None
+    columns = selection.search.columns
+    rows = selection.rows(there).annotate(**read_raw(columns)).values_list(*_columns(("id",), columns)[0], named=True)
+    return sorted(row.id for row in rows if selection.search.exact(row))
+
+
 def count_exact(selection: Selection, rows: QuerySet[Job]) -> int:
     """The number of matching rows among `rows`. Reads all of them if the database cannot decide."""
     if not selection.search.rough:

@@ -1,5 +1,7 @@
 """Hides values from people: arguments named in `SENSITIVE` or by their task. They are masked in every display, but stored unchanged.
 
+Only this module decides what a person sees. `sensitive`: the person may see all values.
+
 If a task is not registered in this process, or has other arguments here, the process does not know which arguments to mask. Then it
 masks all of them, if the project masks anything.
 """
@@ -30,10 +32,14 @@ def hides() -> bool:
     return bool(conf.get().sensitive) or any(known.sensitive for known in registry)
 
 
-def arguments(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def arguments(
+    task: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, sensitive: bool = False
+) -> tuple[list[Any], dict[str, Any]]:
     """Positional and keyword arguments, masked. For a delivery, also the query of the URL, which can contain a signature, and masked
     names in a JSON body.
     """
+    if sensitive:
+        return list(args), dict(kwargs)
     if task == MESSAGE:
         hidden = names_of(task)
         return value(list(args), hidden), value(dict(kwargs), hidden)
@@ -87,19 +93,24 @@ def _arguments(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tup
     return shown, value(dict(kwargs), names)
 
 
-def attached(task: str, meta: Mapping[str, Any]) -> dict[str, Any]:
+def attached(task: str, meta: Mapping[str, Any], *, sensitive: bool = False) -> dict[str, Any]:
+    """The meta of a job, masked."""
+    if sensitive:
+        return dict(meta)
     return arguments(task, [], meta)[1] if _is_gone(task) else value(dict(meta), names_of(task))
 
 
-def result(task: str, given: Any) -> Any:
+def result(task: str, given: Any, *, sensitive: bool = False) -> Any:
     """The result of a job, masked; None stays None."""
-    if _is_gone(task) and hides():
-        return given if given is None else MASK
-    return value(given, names_of(task))
+    if given is None or sensitive:
+        return given
+    return MASK if _is_gone(task) and hides() else value(given, names_of(task))
 
 
-def detail(task: str, given: Any) -> Any:
-    """The detail of an event, masked. An edit keeps the former `args` and `kwargs` there."""
+def detail(task: str, given: Any, *, sensitive: bool = False) -> Any:
+    """The detail of an event, or the problem of a run, masked. An edit keeps the former `args` and `kwargs` there."""
+    if sensitive:
+        return given
     if not isinstance(given, dict):
         return result(task, given)
     args, kwargs = given.get("args"), given.get("kwargs")

@@ -5,6 +5,7 @@ them out.
 from __future__ import annotations
 
 import secrets
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -226,7 +227,7 @@ class OperationLoop:
             StoreUnavailable, StoreError, DatabaseError: call again later.
         """
         now = clock.monotonic()
-        found = list(_going_on(self._free()).order_by("id")[:AT_ONCE]) if self._any.found() else []
+        found = list(_going_on(self._free()).defer("frozen").order_by("id")[:AT_ONCE]) if self._any.found() else []
         open_ones = {operation.pk for operation in found}
         self._purges = {id: steps for id, steps in self._purges.items() if id in open_ones}
         self._counted = {id: counted for id, counted in self._counted.items() if id in open_ones}
@@ -289,7 +290,7 @@ class OperationLoop:
             return False
         for name, value in mine.items():
             setattr(operation, name, value)
-        if first and operation.verb != PURGE:
+        if first and operation.expected is None and operation.verb != PURGE:
             expected = keyset.count_up_to(chosen(operation), Job.objects.filter(pk__lte=operation.upto), MOST_COUNTED)
             if expected is not None and expected <= MOST_COUNTED:  # an index finds them, and they are not too many
                 self._expect(operation, expected)
@@ -315,8 +316,14 @@ class OperationLoop:
             self._counted[operation.pk] = count, edge
 
     def _window(self, operation: Operation, last: UUID | None) -> tuple[QuerySet[Job], UUID | None]:
-        """The next ten thousand rows after `last`, by id, and the id of the last one; None: no rows follow."""
+        """The next ten thousand rows after `last`, by id, and the id of the last one; None: no rows follow. Of frozen ids, the next
+        thousand.
+        """
         ahead = Job.objects.filter(pk__lte=operation.upto).order_by("pk")
+        if operation.frozen is not None:
+            found = operation.frozen[bisect_right(operation.frozen, ids.short(last)) if last else 0 :]
+            rest = found[keyset.STEP - 1 : keyset.STEP + 1]
+            return ahead.filter(pk__in=[ids.full(id) for id in found[: keyset.STEP]]), ids.full(rest[0]) if len(rest) > 1 else None
         if last is not None:
             ahead = ahead.filter(pk__gt=last)
         edge = list(ahead.values_list("pk", flat=True)[keyset.WINDOW : keyset.WINDOW + 1])
@@ -458,8 +465,9 @@ class OperationLoop:
 
 
 def chosen(operation: Operation) -> Selection:
-    """The jobs of an operation."""
-    return Selection(**operation.selection)
+    """The search for the jobs of an operation. Frozen ids need none."""
+    wanted = Selection(**operation.selection)
+    return wanted if operation.frozen is None else Selection(at_ms=wanted.at_ms)
 
 
 def pace(operation: Operation, now: datetime) -> tuple[int, float]:
@@ -474,8 +482,6 @@ def pace(operation: Operation, now: datetime) -> tuple[int, float]:
 
 def refused(operation: Operation) -> DelayqError | None:
     """Why the operation may not continue, or its person has lost the permission; None if it may. Checked before every chunk."""
-    if operation.verb != PURGE and (loose := chosen(operation).search.loose):  # earlier releases have started such operations
-        return DelayqError(code="search_partial", text=loose[0].value)
     if not operation.user:
         return None
     user = get_user_model()._default_manager.filter(pk=operation.user).first()

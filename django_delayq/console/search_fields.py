@@ -20,7 +20,7 @@ from django_delayq.exceptions import StoreUnavailable, UnknownTask
 from django_delayq.models import DERIVED, UNENDED, Attempt, meta_of, of_state
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
-from django_delayq.states import DELIVERY, OFFER, PARKED, AttemptOutcome, EndingKind, State
+from django_delayq.states import CUSTOMER, DELIVERY, OFFER, PARKED, AttemptOutcome, EndingKind, State
 from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.text import nearest
 
@@ -269,6 +269,10 @@ def _meta(value: str, sense: Sense) -> Term:
     return Term("meta", value, Q(), holds, ("task", "options"), rough=True)
 
 
+def _customer(value: str, sense: Sense) -> Term:
+    return replace(_meta(f"{CUSTOMER}={value}", sense), word=CUSTOMER, value=value)
+
+
 def _named_value(value: str) -> tuple[str, list[Any]]:
     name, equals, given = value.partition("=")
     if not equals or not name:
@@ -379,6 +383,7 @@ FIELDS: Final[dict[str, SearchField]] = {
     "error": SearchField(_error, "whose last error contains this text", ("timeout",)),
     "arg": SearchField(_arg, "with this argument value", ("order_id=77",)),
     "meta": SearchField(_meta, "with this `meta` value", ("tenant=3",)),
+    CUSTOMER: SearchField(_customer, "of this [customer](recipes.md#how-do-i-find-all-jobs-of-a-customer)", ("7",)),
     "host": SearchField(_host, "that deliver to this host", ("partner.example",)),
     "target": SearchField(_target, "that offer a message to this target", ("shipping",)),
     "worker": SearchField(_worker, "that last ran on a worker whose name contains this text, or crashed with it", ("vm-2",)),

@@ -132,6 +132,10 @@ class Search:
         """The condition for the database. It never includes arguments, because the time of such a query would reveal masked values."""
         return any_of([group.rows() for group in self.groups])
 
+    def holds(self, row: Any) -> bool:
+        """Whether a row that has all columns matches."""
+        return any(group.holds(row) for group in self.groups)
+
     def exact(self, row: Any) -> bool:
         """Whether a row that the database found matches, by its `columns`."""
         return exactly(self.groups, row)

@@ -5,9 +5,11 @@ It also has the remarks that accompany the results of a search, and other search
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import cached_property, reduce
@@ -22,10 +24,12 @@ from django_delayq import clock, conf, ids
 from django_delayq.console import masking, search_parser
 from django_delayq.console.search_fields import Term, has, shows
 from django_delayq.console.search_parser import Alternative, Search
+from django_delayq.exceptions import ConfigError
 from django_delayq.models import DERIVED, Job, of_state
+from django_delayq.producer import carriers
 from django_delayq.producer.task import registry
-from django_delayq.states import State
-from django_delayq.text import nearest
+from django_delayq.states import CUSTOMER, State
+from django_delayq.text import nearest, visible
 
 # Each is the order of an index after its equalities: (state, run_at, id), (state, attempts, run_at, id), the primary key …
 _ORDERS: Final[dict[str, tuple[str, ...]]] = {
@@ -210,6 +214,12 @@ class Selection:
         dated = {"run_at": ("after", "before"), "finished_at": _BY_END}.get(self.order[0].removeprefix("-"), ())
         return reduce(and_, (terms[word].rows for word in dated if word in terms), found)
 
+    def scope(self, states: Iterable[str]) -> Q:
+        """The rows of these states, or of the view, as far as an index supports the conditions that all groups have."""
+        keyed = any(group.keyed for group in self.search.groups)
+        views = [self.shown_view] if self.shown_view else states
+        return search_parser.any_of([self._of_view(view) for view in views]) & (replace(self, text="") if keyed else self)._frame()
+
     def _of_view(self, view: str) -> Q:
         if self._few and view == self.view:
             return Q(pk__in=[ids.full(id) for id in self.only or ()])
@@ -226,7 +236,7 @@ class Selection:
 
     def parts(self) -> dict[str, Any]:
         """The arguments of `Selection(...)`, for storage."""
-        return {name: value for name, value in asdict(self).items() if value not in ("", 0, None) and name != "by"}
+        return {name: value for name, value in asdict(self).items() if value not in ("", 0, None) and name not in ("by", "only")}
 
     def fixed(self, at_ms: int) -> Selection:
         """The selection with the moment and the tasks of now. Another process may have other tasks."""
@@ -244,6 +254,23 @@ class Selection:
     @property
     def _at(self) -> datetime | None:
         return clock.from_ms(self.at_ms) if self.at_ms else None
+
+
+def has_customers() -> bool:
+    """Whether a carrier of the project packs the customer of each job."""
+    with suppress(ConfigError):
+        return any(name == CUSTOMER for name, _ in carriers.load(conf.get().carriers))
+    return False
+
+
+def customer_of(meta: Mapping[str, Any]) -> tuple[str, str]:
+    """The customer in a job's masked `meta`, and the search that finds all jobs of this customer, or "" if none can."""
+    found = meta.get(CUSTOMER)
+    if type(found) not in (str, int):
+        return visible(json.dumps(found, ensure_ascii=False)) if found is not None else "", ""
+    text = str(found)
+    lost = found == masking.MASK or '"' in text or not text.strip()
+    return visible(text), "" if lost else f"{CUSTOMER}:{quoted(text)}"
 
 
 def search_remarks(search: Search) -> list[str]:
@@ -292,13 +319,42 @@ def searched_in(search: Search, *, partly: bool) -> str:
 
 def operation_refusal(search: Search) -> str:
     """Why an operation cannot use this search; "" if it can."""
-    if search.blind:
-        said = now("An operation cannot exclude jobs by their arguments, because a worker may not know them. Remove %(text)s.")
-        return said % {"text": _typed(search.blind[0])}
+    if not search.blind:
+        return ""
+    said = now("An operation cannot exclude jobs by their arguments, because a worker may not know them. Remove %(text)s.")
+    return said % {"text": _typed(search.blind[0])}
+
+
+def incomplete(search: Search) -> str:
+    """Why an operation cannot use this search if `keyset.all_ids` found too many rows; "" if it can."""
     if not search.loose:
         return ""
-    said = now("The text %(text)s alone searches only 10,000 jobs, but an operation applies to all matching jobs.")
-    return f"{said % {'text': search.loose[0].value}} {now('Name the field: key:, task:, error: or arg:name=value.')}"
+    said = now(
+        "To find %(text)s, more than 10,000 jobs would have to be searched. Name the field (key:, task:, error: or arg:name=value), "
+        "or select a queue, a task or a state."
+    )
+    return said % {"text": search.loose[0].value}
+
+
+def exact_searches(wanted: Selection, rows: Sequence[Job]) -> list[tuple[Selection, int]]:
+    """Searches that name the field of the only free text, with the number of these matching `rows` that each finds. The first has all
+    of them.
+    """
+    groups = wanted.search.groups
+    if len(groups) > 1 or len(groups[0].free) > 1:
+        return []
+    value = groups[0].free[0].value
+    rest = [_typed(term) for term in groups[0].terms if not term.free]
+    names = _arguments({row.task for row in rows} & {*registry.names()})
+    fields = [*(f"{field}:{quoted(value)}" for field in (CUSTOMER, "task", "error")), f"key:{quoted(f'{value}*')}"]
+    fields += [f"arg:{quoted(f'{name}={value}')}" for name in names]
+    offered = [replace(wanted, text=" ".join([*rest, field]), tasks=None) for field in fields]
+    counted = [(each, sum(map(each.search.holds, rows))) for each in offered]
+    found = sorted(((each, count) for each, count in counted if count), key=lambda one: -one[1])[:MOST_OFFERED]
+    if len(found) > 1:
+        every = replace(wanted, text=" OR ".join(each.text for each, _ in found), tasks=None)
+        found.insert(0, (every, sum(map(every.search.holds, rows))))
+    return found
 
 
 def other_searches(wanted: Selection) -> list[Selection]:
@@ -326,11 +382,15 @@ def _said_otherwise(term: Term, task: str) -> list[str]:
         theirs = [name for name in known if not registry.get(name).own]  # people search for arguments of the project
         names = _arguments([task] if task in known else theirs, kind)
         likely = [name for name, _ in names.most_common(MOST_ARGUMENTS)]
-        return [f"error:{_quoted(term.value)}", *(f"arg:{_quoted(f'{name}={term.value}')}" for name in likely)]
+        fields = ("error", CUSTOMER) if has_customers() else ("error",)
+        named = [f"arg:{quoted(f'{name}={term.value}')}" for name in likely]
+        return [*(f"{field}:{quoted(term.value)}" for field in fields), *named]
     if term.negated:
         return []
     if term.word == "key" and not term.value.endswith("*"):
-        return [f"key:{_quoted(f'{term.value}*')}", _quoted(term.value)]
+        return [f"key:{quoted(f'{term.value}*')}", quoted(term.value)]
+    if term.word == CUSTOMER:
+        return [f"key:{quoted(f'{CUSTOMER}:{term.value}*')}"]
     return [""] if term.word.endswith(("after", "before")) or term.word in ("worker", "host", "target") else []
 
 
@@ -341,9 +401,9 @@ def _without(wanted: Selection, word: str) -> str:
 
 def _typed(term: Term) -> str:
     word = f"{term.word}:" if term.word else ""
-    return f"{'-' if term.negated else ''}{word}{_quoted(term.value)}"
+    return f"{'-' if term.negated else ''}{word}{quoted(term.value)}"
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """The text in quotes, if a search would not take it as one text."""
     return text if _PLAIN.fullmatch(text) and text.upper() not in ("OR", "AND", "NOT") else f'"{text}"'

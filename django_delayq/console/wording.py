@@ -96,10 +96,6 @@ SENTENCES: Final[Mapping[str, Promise]] = {
     "name_surrogate": _("%(path)s has a name with an unpaired surrogate: %(name)s"),
     "actor_inactive": _("%(actor)s is no longer an active user, so the operation has stopped."),
     "permission_gone": _("%(actor)s no longer has the permission %(permission)s."),
-    "search_partial": _(
-        "The text %(text)s alone searches only 10,000 jobs, but an operation applies to all matching jobs. Cancel this "
-        "operation and start one that names the field: key:, task:, error: or arg:name=value."
-    ),
     "unexpected": _("Unexpected error: %(kind)s: %(cause)s"),
 }
 # How the process of a run died, by the code of its problem.

@@ -167,10 +167,25 @@ def targets(options: dict[str, Any], *, states: frozenset[str]) -> list[NamedJob
     for term in wanted.search.terms:
         if term.word == "task" and not term.negated and len(term.tasks) > 1:
             raise UsageError(f"task:{term.value} matches several tasks: {', '.join(term.tasks)}. Select one with --task.")
+    if wanted.search.loose:
+        return _found_by_text(wanted, states, options.get("limit"))
     rows = Job.objects.defer(*LONG - wanted.search.columns)
     if not wanted.shown_view:
         rows = rows.filter(reduce(or_, map(of_state, states)))
     return [NamedJob(job.pk, job.queue) for job in _found(wanted, rows, "id", options.get("limit"))]
+
+
+def _found_by_text(wanted: Selection, states: frozenset[str], limit: int | None) -> list[NamedJob]:
+    """The rows of a search with a free text, if it can be searched in all of them."""
+    found = keyset.all_ids(wanted, Job.objects.all(), states)
+    if found is None:
+        rows = keyset.page(wanted, Job.objects.all(), keyset.STEP).jobs
+        others = [f"{each.words} (at least {count})" for each, count in selection.exact_searches(wanted, rows)]
+        with translation.override("en"):
+            text = selection.incomplete(wanted.search)
+        raise UsageError(" ".join([text, *([f"Try instead: {' | '.join(others)}"] if others else [])]))
+    queues = dict(Job.objects.filter(pk__in=found[:limit]).values_list("pk", "queue"))
+    return [NamedJob(pk, queues[pk]) for pk in found[:limit] if pk in queues]
 
 
 def parse_id(text: str) -> UUID:

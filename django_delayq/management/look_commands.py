@@ -114,10 +114,11 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
         for part in ("job", "redis"):
             if document[part]:
                 document[part] |= {"partition": ids.partition(id), "place": _place(name, ids.partition(id))}
-    columns = ("number", "worker", "started_at", "finished_at", "outcome", "error_class", "message", "problem", "traceback")
-    document["attempts"] = list(Attempt.objects.filter(job_id=id).order_by("id").values(*columns))
-    happened = Event.objects.filter(job_id=id).order_by("id")
+    runs = Attempt.objects.filter(job_id=id).order_by("id")
     task = job.task if job else ""
+    columns = ("number", "worker", "started_at", "finished_at", "outcome", "error_class", "message", "problem", "traceback")
+    document["attempts"] = [run | {"problem": masking.detail(task, run["problem"])} for run in runs.values(*columns)]
+    happened = Event.objects.filter(job_id=id).order_by("id")
     document["events"] = [
         {name: getattr(event, name) for name in ("at", "kind", "actor", "reason")} | {"detail": masking.detail(task, event.detail)}
         for event in happened

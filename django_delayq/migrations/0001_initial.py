@@ -225,6 +225,7 @@ class Migration(migrations.Migration):
                 ('counts', django_delayq.models.database.ExactJSONField(default=dict, verbose_name='counts')),
                 ('problem', django_delayq.models.database.ExactJSONField(null=True)),
                 ('upto', models.UUIDField(default=django_delayq.ids.new)),
+                ('frozen', django_delayq.models.database.ExactJSONField(null=True)),
                 ('last', models.UUIDField(blank=True, null=True)),
                 ('chunk', django_delayq.models.database.ExactJSONField(default=list)),
                 ('passed_over', django_delayq.models.database.ExactJSONField(null=True)),

@@ -23,7 +23,7 @@ from django_delayq.models.internal import PeriodKey as PeriodKey
 from django_delayq.models.internal import Site as Site
 from django_delayq.models.internal import UncheckedKey as UncheckedKey
 from django_delayq.models.periodic import Periodic, SeenDeclaration, Tick
-from django_delayq.states import CARRIED, PARKED, UNFINISHED, AttemptOutcome, EndingKind, State
+from django_delayq.states import CARRIED, CUSTOMER, PARKED, UNFINISHED, AttemptOutcome, EndingKind, State
 from django_delayq.text import visible
 
 # The derived states. No column stores them.
@@ -50,8 +50,11 @@ def of_state(state: str, at: datetime | None = None) -> models.Q:
 
 
 def meta_of(options: Any) -> dict[str, Any]:
-    """The metadata that the scheduler attached to a job with these options."""
-    return {name: value for name, value in ((options or {}).get("meta") or {}).items() if name not in (CARRIED, NAMED, ONLY)}
+    """The metadata that the scheduler attached to a job with these options, and the customer that a carrier packed."""
+    meta = (options or {}).get("meta") or {}
+    carried = meta.get(CARRIED)
+    found = {CUSTOMER: carried[CUSTOMER]} if isinstance(carried, dict) and CUSTOMER in carried else {}
+    return found | {name: value for name, value in meta.items() if name not in (CARRIED, NAMED, ONLY)}
 
 
 # The value of `settled` in rows that a person has marked as succeeded.

@@ -154,9 +154,10 @@ class Checkpoint(DelayqModel):
 
 class Operation(DelayqModel):
     """An action on all matching jobs, which `console.operation_loop` performs step by step. `selection` contains the arguments of
-    `Selection`. Jobs scheduled after the start (`upto`) are not included. `last` is the last job that was processed, and `chunk`
-    contains the jobs that are being processed. `passed_over` contains jobs that were postponed because their server was unavailable, or
-    NULL. `problem` contains the code and the fields of the error that stopped the operation, or NULL.
+    `Selection`. `frozen` contains the ids of the only jobs to change, in order, and `expected` their number; if it is NULL,
+    `selection` decides. Jobs scheduled after the start (`upto`) are not included. `last` is the last job that was processed, and
+    `chunk` contains the jobs that are being processed. `passed_over` contains jobs that were postponed because their server was
+    unavailable, or NULL. `problem` contains the code and the fields of the error that stopped the operation, or NULL.
     """
 
     class Stage(models.TextChoices):
@@ -188,6 +189,7 @@ class Operation(DelayqModel):
     counts = ExactJSONField(_("counts"), default=dict)
     problem = ExactJSONField(null=True)
     upto: models.UUIDField[UUID, UUID] = models.UUIDField(default=ids.new)
+    frozen = ExactJSONField(null=True)
     last: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True, blank=True)
     chunk = ExactJSONField(default=list)
     passed_over = ExactJSONField(null=True)

@@ -87,6 +87,21 @@ def test_the_answer_is_honest_about_every_job(orders, staff):
     assert LogEntry.objects.count() == 3  # the finished job did not change
 
 
+def test_the_question_says_how_many_of_the_ticked_jobs_the_action_can_change(orders, staff):
+    failed, ended, [starts] = orders.ended("fail"), orders.ended("ack"), orders.scheduled(1, delay=0)
+    orders.claim()  # the row is still scheduled, but Redis decides
+    waiting = orders.scheduled(2)
+    Job.objects.filter(pk=starts.id).update(state="scheduled", started_at=None)
+    client = staff()
+    text = choose(client, "run_now", [*waiting, starts, failed, ended]).content.decode()
+    assert "2 of these 5 jobs are in a state that allows this." in text
+    assert 'value="Run 2 jobs now"' in text
+    text = choose(client, "requeue", [ended]).content.decode()
+    assert "The state of this job does not allow this." in text
+    assert '<input type="submit"' not in text
+    assert "in a state that allows" not in choose(client, "requeue", [failed]).content.decode()
+
+
 def test_a_job_whose_key_is_held_is_not_requeued(orders, staff):
     failed = orders.ended("fail", key="k")
     orders.scheduled(key="k")

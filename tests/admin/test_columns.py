@@ -13,7 +13,8 @@ import django_delayq as delayq
 from django_delayq import clock
 from django_delayq.admin import JobAdmin, listing
 from django_delayq.admin.listing import title
-from django_delayq.console.selection import VIEWS, Selection
+from django_delayq.console import keyset
+from django_delayq.console.selection import VIEWS, Selection, customer_of
 from django_delayq.console.wording import relative
 from django_delayq.models import Job
 from tests.admin.conftest import JOBS
@@ -105,7 +106,52 @@ def test_arguments_are_told_by_name_short_and_masked(orders, staff, more_tasks):
     ended(task="pay", args=["4111", 7], kwargs={"pin": 1234})
     assert cell(staff("view_job").get(JOBS), "arguments_shown") == "card=&quot;***&quot;, amount=7, pin=&quot;***&quot;"
     assert "4111" not in staff("view_job").get(JOBS).content.decode()
-    assert "4111" not in staff("view_job", "view_sensitive").get(JOBS).content.decode(), "many at a glance are for nobody"
+    permitted = staff("view_job", "view_sensitive").get(JOBS)
+    assert cell(permitted, "arguments_shown") == "card=&quot;4111&quot;, amount=7, pin=1234", "one rule for all pages"
+
+
+CUSTOMER = {"meta": {"delayq.carried": {"customer": 7}}}
+
+
+def test_the_customer_is_a_column_if_a_carrier_packs_it(orders, staff, settings):
+    ended(options=CUSTOMER)
+    client = staff()
+    assert "customer_shown" not in heads(client.get(JOBS))
+    settings.DELAYQ = {**settings.DELAYQ, "CARRIERS": ["tests.carriers.Customer"]}
+    assert all("queue_shown" in listing.COLUMNS[view] for view in VIEWS)  # before which it stands
+    response = client.get(JOBS)
+    assert heads(response)[3:6] == ["key_shown", "customer_shown", "queue_shown"]
+    assert cell(response, "customer_shown") == "7"
+    assert '<a href="?q=customer%3A7">7</a>' in response.content.decode()
+    assert f'<a href="{JOBS}?q=customer%3A7">7</a>' in client.get(f"{JOBS}{Job.objects.get().pk}/change/").content.decode()
+
+
+@pytest.mark.parametrize(
+    ("meta", "text", "words"),
+    [
+        ({"customer": "a b"}, "a b", 'customer:"a b"'),
+        ({"customer": 8, **CUSTOMER["meta"]}, "8", "customer:8"),  # the call knows better than the carrier
+        ({"customer": 'a"b'}, 'a"b', ""),
+        ({"customer": ["a"]}, '["a"]', ""),
+        ({"customer": ""}, "", ""),
+        ({"delayq.carried": "?"}, "", ""),
+        ({}, "", ""),
+    ],
+)
+def test_a_customer_is_a_link_if_a_search_can_find_it(orders, meta, text, words):
+    job = ended(options={"meta": meta})
+    assert customer_of(job.meta) == (text, words)
+    if words:
+        assert [found.pk for found in keyset.page(Selection(text=words), Job.objects.all(), 9).jobs] == [job.pk]
+
+
+def test_a_masked_customer_is_neither_shown_nor_found(orders, staff, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "CARRIERS": ["tests.carriers.Customer"], "SENSITIVE": ["customer"]}
+    ended(options=CUSTOMER)
+    client = staff()
+    assert cell(client.get(JOBS), "customer_shown") == "***"
+    assert client.get(JOBS, {"q": "customer:7"}).context["cl"].result_list == []
+    assert cell(staff("view_job", "view_sensitive").get(JOBS), "customer_shown") == "7"
 
 
 def test_arguments_of_a_task_that_is_not_here_have_no_names(orders, staff):

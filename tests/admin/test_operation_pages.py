@@ -76,13 +76,13 @@ def test_from_the_list_of_what_runs_an_operation_is_about_the_jobs_of_the_list_a
     shown = client.get(f"{START}cancel/?state=running")
     text = shown.content.decode()
     assert "1 matching job:" in text
-    assert "Jobs that start later are not changed." in text
+    assert "Jobs that match later are not." in text
     assert [example["job"].pk for example in shown.context["examples"]] == [starts.id]
     orders.claim()  # the third begins after the page was opened
     answer = client.post(f"{START}cancel/?state=running", {"preview": shown.context["preview"]}, follow=True)
     operation = Operation.objects.get()
-    assert operation.selection["only"] == [starts.short_id]
-    assert "the 1 job that was running when the operation started" in answer.content.decode()
+    assert (operation.frozen, operation.selection.get("only")) == ([starts.short_id], None)
+    assert "the 1 job that matched when the operation was confirmed" in answer.content.decode()
     assert "q=state" not in answer.content.decode()  # a list of the jobs that run now would show other jobs
     work()
     operation.refresh_from_db()

@@ -10,7 +10,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 
 import django_delayq as delayq
-from django_delayq import clock
+from django_delayq import clock, ids
 from django_delayq.console import keyset, operation_loop
 from django_delayq.console.operation_loop import OperationLoop
 from django_delayq.exceptions import StoreUnavailable
@@ -122,6 +122,21 @@ def test_only_what_really_matches_is_touched(orders):
     work()
     operation.refresh_from_db()
     assert operation.counts == {"done": 2}
+
+
+def test_of_frozen_ids_no_other_job_is_touched_whatever_matches(orders, monkeypatch):
+    monkeypatch.setattr(keyset, "STEP", 2)  # ids looked up at a time
+    jobs = orders.scheduled(9)
+    meant = [job.id for job in jobs[1:8]]
+    Job.objects.filter(pk=meant[2]).delete()
+    gone = orders.ended("ack")
+    operation = begin(selection={"text": "nothing matches"}, frozen=sorted(map(ids.short, [*meant, gone.id])), expected=8)
+    work()
+    operation.refresh_from_db()
+    assert (operation.stage, operation.expected) == (Stage.FINISHED, 8)
+    assert operation.counts == {"done": 6, "finished": 1}
+    orders.fold()
+    assert set(Job.objects.filter(state="cancelled").values_list("pk", flat=True)) == {*meant} - {meant[2]}
 
 
 def test_a_search_that_is_not_understood_touches_nothing(orders):
@@ -467,25 +482,6 @@ def test_whoever_takes_over_goes_on_with_what_was_left_for_later(two_servers):
     work()
     operation.refresh_from_db()
     assert (operation.stage, operation.counts) == (Stage.FINISHED, {"done": 10})
-
-
-@pytest.mark.slow
-def test_what_a_worker_that_knows_nothing_of_it_has_ended_is_taken_up_again(two_servers):
-    in_turn(5)
-    operation = begin()
-    two_servers.pause()
-    with pytest.raises(StoreUnavailable):
-        work()
-    Operation.objects.update(stage=Stage.FINISHED, finished_at=clock.now(), held_until=None)  # as the release before this one wrote it
-    two_servers.resume()
-    stores.forget()
-    work()
-    operation.refresh_from_db()
-    assert (operation.stage, operation.counts, operation.passed_over) == (Stage.FINISHED, {"done": 10}, None)
-    ended = operation.finished_at
-    work()
-    operation.refresh_from_db()
-    assert operation.finished_at == ended, "what is over stays so"
 
 
 @pytest.mark.slow

@@ -57,7 +57,6 @@ def refusals() -> list[DelayqError]:
         said(codec.loads, b"[NaN]"),
         operation_loop.refused(gone),
         operation_loop.refused(bare),
-        operation_loop.refused(SimpleNamespace(**{**vars(gone), "selection": {"text": "nowhere"}})),
         said(formats.check, "orders", b"99"),
         StoreUnavailable(code="server_replaced", job=user.pk),
         StoreUnavailable(code="replicas_lack", where="localhost:6379, db 0", found=0, wanted=1),

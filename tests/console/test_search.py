@@ -213,10 +213,10 @@ def test_what_no_database_takes_is_said_on_a_command_line_too(orders, text):
 
 
 def test_a_key_with_a_colon_is_a_key_and_no_word(orders):
-    delayq.schedule(close_order, 1, key="customer:9", delay="1h")
+    delayq.schedule(close_order, 1, key="client:9", delay="1h")
     orders.fold()
-    assert found("customer:9") == [1]
-    assert search_parser.parse("customer:9").complaints == ()
+    assert found("client:9") == [1]
+    assert search_parser.parse("client:9").complaints == ()
 
 
 def test_a_view_and_the_words_hold_together(orders):

@@ -4,12 +4,14 @@ import json
 import threading
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 
 import pytest
 import time_machine
 from django.core.cache import cache
+from django.core.management import call_command
 from django.db import transaction
-from orders import calendar, offers, provider, reports, search, tasks
+from orders import calendar, customers, offers, provider, reports, search, tasks
 from orders.models import Appointment, Order, Part, Price, Report
 
 NOON = datetime(2031, 5, 1, 12, tzinfo=UTC)
@@ -54,6 +56,21 @@ def bank(monkeypatch):
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+def test_a_customers_jobs_are_found_also_those_that_a_job_schedules(delayq, capsys):
+    def view(request):
+        tasks.pack.schedule(Order.objects.create().pk)
+        tasks.pack.using(meta={"customer": 8}).schedule(Order.objects.create().pk)
+
+    customers.customer_middleware(view)(SimpleNamespace(user=SimpleNamespace(pk=7)))
+    tasks.pack.schedule(Order.objects.create().pk)
+    delayq.run_due()
+    found = {}
+    for customer in (7, 8):
+        call_command("delayq", "list", "--search", f"customer:{customer}", "--json")
+        found[customer] = sorted((job["task"], job["meta"]["customer"]) for job in json.loads(capsys.readouterr().out))
+    assert found == {7: [("orders.tasks.pack", 7), ("orders.tasks.ship", 7), ("orders.tasks.ship", 7)], 8: [("orders.tasks.pack", 8)]}
 
 
 def states():

@@ -7,11 +7,12 @@ import logging
 import pytest
 
 import django_delayq as delayq
+from django_delayq import clock
 from django_delayq.console import masking
 from django_delayq.exceptions import ConfigError
-from django_delayq.models import Job
+from django_delayq.models import Attempt, Job
 from django_delayq.producer.task import Registry, Task
-from tests.admin.conftest import page, staff
+from tests.admin.conftest import JOBS, OPERATIONS, choose, page, staff
 from tests.mirror.conftest import Orders
 from tests.tasks_for_tests import close_order, ping
 from tests.worker.bench import Bench, task
@@ -116,10 +117,30 @@ def test_the_job_page_masks_unless_one_may_see(secret_job, staff):
     assert staff("view_job", "view_sensitive").get(page(secret_job)).content.decode().count(SECRET) == 3
 
 
-def test_the_list_of_jobs_shows_none(secret_job, staff):
-    client = staff("view_job", "view_sensitive")
-    assert SECRET not in client.get("/admin/delayq/job/").content.decode()
-    assert SECRET not in client.get(f"/admin/delayq/job/?q={secret_job.id}").content.decode()
+@pytest.mark.parametrize("sensitive", [(), ("view_sensitive",)])
+def test_the_permission_decides_on_every_page_with_jobs(secret_job, staff, sensitive):
+    client = staff("view_job", "view_operation", "start_operation", "requeue_job", "export_job", *sensitive)
+    Job.objects.update(state="failed")
+    start = f"{OPERATIONS}start/requeue/?q={close_order.name}"
+    answers = {
+        "list": client.get(JOBS),
+        "search": client.get(JOBS, {"q": secret_job.short_id}),
+        "question": choose(client, "requeue", [secret_job]),
+        "preview": client.get(start),
+        "operation": client.post(start, {}, follow=True),
+    }
+    texts = {name: answer.content.decode() for name, answer in answers.items()}
+    texts["export"] = client.post(f"{JOBS}export/", {"kind": "json"}).getvalue().decode()
+    assert {name: (SECRET in text, "***" in text) for name, text in texts.items()} == dict.fromkeys(
+        texts, (bool(sensitive), not sensitive)
+    )
+
+
+def test_inspect_masks_the_problem_of_a_run(secret_job, run, settings):
+    Attempt.objects.create(
+        job_id=secret_job.id, number=2, started_at=clock.now(), outcome="retried", problem={"code": "http", "fields": {"note": SECRET}}
+    )
+    assert run("inspect", secret_job.id, "--json").json["attempts"][-1]["problem"] == {"code": "http", "fields": {"note": "***"}}
 
 
 @pytest.mark.parametrize("words", [("inspect",), ("inspect", "--json"), ("list",), ("list", "--json")])
