@@ -350,8 +350,8 @@ def test_status_says_which_partitions_are_in_no_number(divided, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert f"without {divided.without} partitions" in next(line for line in lines if line.startswith("orders "))
     for partition in divided.away:
-        assert "cannot be asked" in next(line for line in lines if line.split()[:1] == [f"orders/{partition}"])
-    assert any(line.startswith(f"In no sum: orders/{divided.away[0]}, ") for line in lines)
+        assert "unreachable" in next(line for line in lines if line.split()[:1] == [f"orders/{partition}"])
+    assert any(line.startswith(f"Not included in the totals: orders/{divided.away[0]}, ") for line in lines)
     with pytest.raises(SystemExit):
         call_command("delayq", "status", "--json")
     [orders] = [one for one in json.loads(capsys.readouterr().out)["queues"] if one["queue"] == "orders"]
