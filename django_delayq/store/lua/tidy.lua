@@ -16,6 +16,13 @@ local old = redis.call('ZRANGEBYSCORE', k_finished, '-inf', int(now - tonumber(k
 if #old > 0 then
   redis.call('ZREM', k_finished, unpack(old))
 end
+local function forget_names(id)
+  if named then
+    free_name(id)
+    forget_waiter(id)
+    forget_name(id)
+  end
+end
 local failed = {}
 if failed_before ~= '' then
   failed = redis.call('ZRANGEBYSCORE', k_failed, '-inf', '(' .. failed_before, 'LIMIT', 0, 200)
@@ -31,10 +38,9 @@ if #failed > 0 then
   -- a tombstone each, so that a repeated `schedule` still finds them finished
   for i = 1, #failed do
     redis.call('ZADD', k_finished, tombstone('finished'), failed[i])
-    if named then
-      forget_name(failed[i])
-    end
+    forget_names(failed[i])
   end
+  flush()
 end
 -- Cancel requests made while it was unknown whether the job runs, see cancel.lua. The job was not restored, so no worker runs it.
 local asked, rolled, confirmed = values_of(k_meta, 'asked', 'rolled', 'server')
@@ -91,9 +97,7 @@ if string.sub(naming, 1, 1) == 'n' then
   for i = 1, #found, 2 do
     local id = found[i]
     if redis.call('HEXISTS', k_jobs, id) == 0 then
-      free_name(id)
-      forget_waiter(id)
-      forget_name(id)
+      forget_names(id)
     end
   end
   flush()
