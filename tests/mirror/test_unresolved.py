@@ -261,7 +261,7 @@ def test_the_atomic_run_of_this_database_proves_an_end(orders, unpublished):
 def test_a_mirror_that_has_the_row_in_hand_does_not_undo_what_a_person_says(orders, unresolved, monkeypatch):
     job = unresolved()
     stores.link.execute("XADD", orders.store.keys["events"], "*", "at", clock.wall_ms(), "by", "x", "dropped", job.short_id)
-    batch = orders.mirror.load(orders.mirror._read("0-0", 10))
+    batch = orders.mirror.load(orders.mirror.log.read("0-0", 10))
     assert batch.jobs[job.id].ending == "unknown"
     orders.fold()
     assert Job.objects.get().derived == "unresolved", "that Redis has dropped it says nothing of its end"
