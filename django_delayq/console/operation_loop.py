@@ -429,7 +429,8 @@ class OperationLoop:
             options["run_at"] = datetime.fromisoformat(options["run_at"])
         for job, answer in verbs.apply(VERBS[operation.verb], chunk.jobs, actor=operation.actor, reason=operation.reason, **options):
             if isinstance(answer, (StoreUnavailable, StoreError)):
-                told.error = answer
+                if told.error is None or told.error.nothing_done:  # an unknown result of one server counts more than a refusal
+                    told.error = answer
                 told.undone.append(job)
                 continue
             if isinstance(answer, DelayqError):

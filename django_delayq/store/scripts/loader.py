@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 from uuid import UUID
 
 from django_delayq import ids
+from django_delayq.exceptions import DelayqError
 from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.connection.link import Link, ScriptMissing
 from django_delayq.store.keys import NAMES, Keys
@@ -131,9 +132,15 @@ def _completed(
         left = [number for number in range(calls) if isinstance(replies[number], StoreError) and _cause(replies[number])]
         if not left:
             break
-        _remove_cause(replies[left[0]], link, script, keys)
-        left += range(calls, len(commands))
-        for number, reply in zip(left, link.execute_many([commands[number] for number in left]), strict=True):
+        again = [*left, *range(calls, len(commands))]
+        try:
+            _remove_cause(replies[left[0]], link, script, keys)
+            repeated = link.execute_many([commands[number] for number in again])
+        except DelayqError as error:
+            if len(left) == calls:
+                raise
+            repeated = [error] * len(again)  # the other calls have been executed: their replies must not be lost
+        for number, reply in zip(again, repeated, strict=True):
             replies[number] = reply
     return replies
 
