@@ -91,7 +91,7 @@ def test_an_atomic_run_is_rolled_back_or_has_succeeded(durable: Shop, task: str,
     id = durable.manage("shell", "-v", "0", "-c", PAY.format(task=task)).strip()
     durable.work("--roles", "move,mirror,relay")
     eventually(lambda: begun in durable.ran())
-    assert "It is being ended" in manage_in_vain(durable, "delayq", "cancel", id, "--abort")
+    assert "An abort was requested" in manage_in_vain(durable, "delayq", "cancel", id, "--abort")
     eventually(lambda: look(durable).strip() == left)
     assert durable.ran() == [begun]
 

@@ -277,7 +277,7 @@ def test_a_coroutine_cannot_end_the_event_loop_under_the_others(shop: Shop, task
     eventually(lambda: "succeeded" in shop.happened(bystander), patience=10)
     eventually(lambda: len(shop.happened(id)) > 2)
     assert shop.happened(id)[2] == ("retried" if task == "async_exit" else "succeeded")
-    assert "it goes on" in worker.text()
+    assert "The loop continues" in worker.text()
 
 
 def test_database_connections_of_coroutines_are_closed_behind_each_job(shop: Shop) -> None:

@@ -29,7 +29,7 @@ def test_an_atomic_run_pays_once_wherever_its_process_dies(durable: Shop, failpo
     durable.manage("shell", "-v", "0", "-c", PAY.format(task="pay"))
     worker = durable.work("--roles", "move,mirror,relay", failpoints=f"{failpoint}=kill@1")  # in each of its processes
     # Both: a worker also gives back what one of the test before held, which was killed at its end.
-    eventually(lambda: durable.ran() and "are given back" in worker.text())
+    eventually(lambda: durable.ran() and "are returned to it" in worker.text())
     worker.signal(signal.SIGTERM)
     worker.wait()
     durable.work("--roles", "move,mirror,relay")
