@@ -72,6 +72,9 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "Check the database, and run manage.py migrate.",
         "far_locked": "Another transaction has held {what}, a far job or the key of one, for more than {seconds} s. Nothing was "
         "changed. Try again, and keep transactions that schedule with a key short.",
+        "deadlock": "Two transactions wait for each other, and the database ended the wait of this one for the key or job {what}. This "
+        "call changed nothing. Roll back the whole transaction, and repeat it. If your transactions schedule several keys, use the "
+        "same order in all of them, or one call of schedule_many().",
         "period_key_locked": "Another transaction that takes the same key has been open for more than 2 s. Nothing was scheduled. "
         "Try again.",
         "far_key_contested": "The key {key!r} of queue {queue!r} changes its holder faster than it can be read. Nothing was "

@@ -9,6 +9,7 @@ sees the other. The far row is then made near, and the script decides.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from uuid import UUID
 
 from django.db import Error, transaction
@@ -52,7 +53,7 @@ class HorizonRows:
         taken: set[Plan] = set()
         on_the_way: set[tuple[str, str]] = set()  # keys of near jobs of this call: later jobs of the same key go to Redis too
         # In the order of their keys, because otherwise two calls could wait for each other.
-        for plan in sorted((plan for plan in plans if plan.key and plan.template.horizon_ms), key=lambda plan: plan.key):
+        for plan in sorted((plan for plan in plans if plan.key and plan.template.horizon_ms), key=attrgetter("key", "queue")):
             far = (plan.queue, plan.key) not in on_the_way and is_far(plan)
             reply = outbox.far_rows.contest(plan, plan.template.horizon_ms, far=far)
             if reply is not None:

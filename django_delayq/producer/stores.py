@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TIMEOUT: Final = 1.0  # seconds a request waits for Redis, at most
-CLOCK_KEPT: Final = 60.0  # seconds for which a reading of Redis' clock is used, plus the time since
+CLOCK_KEPT: Final = 60.0  # seconds for which a reading of a clock is used, plus the time since
 
 
 class Missing:
@@ -87,8 +87,8 @@ class StoreSet:
         self._replicas: dict[str, Replicas] = {}
         self._epochs: dict[tuple[str, int], str] = {}
         self._unasked: dict[Breaker, float] = {}  # until when a server is not asked for an epoch, after it did not answer
-        # By the breaker of the server: when its clock was read, and its time then, in seconds.
-        self._clocks: dict[Breaker, tuple[float, float]] = {}
+        # By the breaker of the server, None for the database: when the clock was read, and its time then, in ms.
+        self._clocks: dict[Breaker | None, tuple[float, float]] = {}
 
     @property
     def places(self) -> Places:
@@ -259,28 +259,32 @@ class StoreSet:
         self._epochs[store.queue, store.partition] = epoch
 
     def now_ms(self, queue: str) -> int:
-        """The time by the clock of the first server of the queue that answers, read once a minute at most. If no server answers, the
-        database's clock; if the database does not answer either, the clock of this host.
+        """The time by the clock of the first server of the queue that answers. If no server answers, by the database's clock; if the
+        database does not answer either, by the clock of this host. Each clock is read once a minute at most.
         """
-        now, tried = clock.monotonic(), set[Breaker]()
+        tried = set[Breaker]()
         for partition in conf.get().queue(queue).served:
             breaker = self._breaker(queue, partition)
-            if breaker in tried:
-                continue
-            known = self._clocks.get(breaker)
-            if known is None or now - known[0] > CLOCK_KEPT:
-                try:
-                    with breaker.guarded(schedules=True):
-                        seconds, us = self.places.of(queue, partition).execute("TIME")
-                except StoreUnavailable:
-                    tried.add(breaker)
-                    continue
-                known = self._clocks[breaker] = now, int(seconds) + int(us) / 1e6
-            return int((known[1] + now - known[0]) * 1000)
+            if breaker not in tried:
+                tried.add(breaker)
+                with suppress(StoreUnavailable):
+                    return self._passed_ms(breaker, partial(self._read_clock, breaker, queue, partition))
         if outbox.installed:
             with suppress(DriverError):
-                return outbox.jobs.now_ms()
+                return self._passed_ms(None, outbox.jobs.now_ms)
         return clock.wall_ms()
+
+    def _passed_ms(self, place: Breaker | None, read: Callable[[], float]) -> int:
+        """The last reading of that clock, plus the time since. Reads the clock again after a minute."""
+        now, known = clock.monotonic(), self._clocks.get(place)
+        if known is None or now - known[0] > CLOCK_KEPT:
+            known = self._clocks[place] = now, read()
+        return int(known[1] + (now - known[0]) * 1000)
+
+    def _read_clock(self, breaker: Breaker, queue: str, partition: int) -> float:
+        with breaker.guarded(schedules=True):
+            seconds, us = self.places.of(queue, partition).execute("TIME")
+        return int(seconds) * 1000 + int(us) / 1000
 
     def reset(self) -> None:
         """Forgets the links and the breakers, because the settings have changed."""
@@ -299,7 +303,7 @@ class StoreSet:
         self.forget_clock()
 
     def forget_clock(self) -> None:
-        """Forgets the readings of Redis' clock, so that it is read again when needed."""
+        """Forgets the readings of the clocks, so that they are read again when needed."""
         self._clocks = {}
 
     def stand_in(self, link: Link | None) -> None:

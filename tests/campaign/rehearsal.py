@@ -66,7 +66,7 @@ def _answered(down: bool) -> Iterator[None]:
 
     calls: list[tuple[Any, str, Callable[..., Any]]] = [
         (schedule, "put_all", put),
-        (schedule, "put_one", lambda plan: put([plan])[0]),
+        (schedule, "put_one", lambda plan, *_: put([plan])[0]),
         (load.transaction, "atomic", nullcontext),
     ]
     calls += [(acts, name, change) for name in ("cancel", "reschedule", "run_now", "requeue")]

@@ -353,6 +353,12 @@ class History:
         part = self.part(job)
         return any(fault.forgets(part, kinds) and fault.at <= before and fault.until > after for fault in self.faults)
 
+    def forgot_runs(self, job: str) -> bool:
+        """Whether a copy without the runs of this job has taken over before the database heard of them; also if there were none."""
+        heard = {fence for id, _, fence, _ in self.final.attempts if id == job}
+        runs = self.runs_of.get(job, ())
+        return all(run.fence.partition("/")[0] not in heard and self.rolled_over(run.at, run.at, job) for run in runs)
+
     def rolled_over_between(self, end: int, begin: int, job: str) -> bool:
         """Whether a copy that was made before this `end`, or while it happened, has taken over between it and this `begin`."""
         part = self.part(job)

@@ -51,7 +51,9 @@ def schedules_tick(history: History) -> Findings:
 
 @law(Sees.CALENDAR | Sees.ROWS | Sees.RUNS)
 def a_tick_has_one_job(history: History) -> Findings:
-    """Each tick has one job. Exception: jobs that were cancelled before they ran, after which the tick got another job."""
+    """Each tick has one job. Exception: jobs that were cancelled before they ran, as far as is known, after which the tick got another
+    job.
+    """
     calendar = history.calendar
     dates: dict[tuple[str, int], list[TickSeen]] = defaultdict(list)
     for one in calendar.ticks:
@@ -62,7 +64,7 @@ def a_tick_has_one_job(history: History) -> Findings:
         tick, row = calendar.of_date.get((name, at)), history.rows.get(job)
         if tick is None:
             yield job, f"says that it is of the tick {at} of {name}, which does not exist"
-        elif tick.job != job and (job in history.runs_of or row is None or row.state != "cancelled"):
+        elif tick.job != job and (not history.forgot_runs(job) or row is None or row.state != "cancelled"):
             yield job, f"is another job of the tick {at} of {name}, which has {tick.job}: {row}"
 
 

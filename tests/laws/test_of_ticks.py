@@ -176,6 +176,47 @@ def a_run_that_says_of_which_tick_it_is_though_the_tick_has_another(history: His
     the_former_job_of_a_tick_ran(history)
 
 
+def former_job(history: History, *, ran: float, heard: bool = False) -> None:
+    """A job whose tick has another one. It ran before it was cancelled, at a failover from 49 s to 51 s."""
+    history.calendar.jobs["former"] = "same", wall(50)
+    history.final.rows["former"] = Row(id="former", op="", task="calendar_work", state="cancelled", attempts=0)
+    made = begins(history, replace(tick_of(history, "same-50"), job="former"), ran)
+    made.until, made.how = at(ran + 0.2), "ok"
+    if heard:
+        history.final.attempts.append(("former", 1, made.fence, "succeeded"))
+    history.faults = [FaultSeen(kind="fail over", at=at(49), since=at(51), until=at(51))]
+
+
+@allowed
+def the_former_job_of_a_tick_ran_and_the_failover_forgot_that(history: History) -> None:
+    former_job(history, ran=50)
+
+
+@breaks("a tick has one job")
+@breaks("every run was scheduled")
+def the_former_job_of_a_tick_ran_at_a_failover_and_the_database_knew(history: History) -> None:
+    former_job(history, ran=50, heard=True)
+
+
+@breaks("a tick has one job")
+@breaks("every run was scheduled")
+def the_former_job_of_a_tick_ran_after_a_failover(history: History) -> None:
+    former_job(history, ran=52)
+
+
+@breaks("a tick has one job")
+@breaks("every run was scheduled")
+def the_former_job_of_a_tick_ran_before_a_failover(history: History) -> None:
+    former_job(history, ran=48)
+
+
+@breaks("a tick has one job")
+@breaks("every run was scheduled")
+def the_former_job_of_a_tick_ran_without_a_failover(history: History) -> None:
+    former_job(history, ran=50)
+    history.faults = []
+
+
 @breaks("a tick and its job are written together")
 def a_tick_without_its_job(history: History) -> None:
     del history.final.rows["same-50"]

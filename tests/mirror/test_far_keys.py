@@ -7,12 +7,13 @@ import threading
 from datetime import timedelta
 
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 
 import django_delayq as delayq
 from django_delayq import clock
 from django_delayq.exceptions import KeyTaken, StoreUnavailable
 from django_delayq.models import Event, Job, UncheckedKey
+from django_delayq.producer.outbox import far_rows, jobs
 from django_delayq.producer.stores import stores
 from tests.mirror.horizons import near
 from tests.tasks_for_tests import close_order
@@ -288,3 +289,51 @@ def test_who_waits_too_long_for_another_transaction_is_told_and_has_changed_noth
     assert unfinished() == {1: 2.0 if held == "inserted" else 3.0, 3: 5.0}
     assert other.created is True
     assert stores.inspector().find("orders", KEY) is None
+
+
+@pytest.mark.skipif(connection.vendor == "sqlite", reason="has one lock for all writers")
+def test_of_two_transactions_that_wait_for_each_other_one_is_told_to_repeat_all_of_it(horizon, monkeypatch):
+    monkeypatch.setattr(far_rows, "WAIT", 60)
+    both, refused, created = threading.Barrier(2), [], []
+
+    def schedule(*keys: str, wait: bool = True) -> None:
+        with transaction.atomic():
+            made = []
+            for key in keys:
+                made.append(delayq.schedule(close_order, 1, delay="2h", key=key))
+                if wait:
+                    both.wait(30)
+                    wait = False
+        created.extend(job.created for job in made)
+
+    def play(*keys: str) -> None:
+        try:
+            schedule(*keys)
+        except StoreUnavailable as error:
+            refused.append(error)
+            schedule(*sorted(keys), wait=False)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=play, args=keys) for keys in (("first", "second"), ("second", "first"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    [error] = refused
+    assert error.code == "deadlock"
+    assert error.fields["what"] in str(error)
+    assert error.fields["what"] in ("first", "second")
+    assert isinstance(error.__cause__, OperationalError)
+    assert sorted(created) == [False, False, True, True]
+    assert sorted(Job.objects.filter(state="scheduled").values_list("key", flat=True)) == ["first", "second"]
+
+
+def test_a_batch_asks_the_database_for_the_time_once_while_redis_is_away(horizon, redis_away, monkeypatch):
+    read, asked = jobs.now_ms, []
+    monkeypatch.setattr(jobs, "now_ms", lambda: asked.append(1) or read())
+    redis_away()
+    due = clock.now() + timedelta(hours=2)
+    delayq.schedule_many(close_order.using(run_at=due).bind(number) for number in range(3))
+    assert len(asked) == 1
+    assert Job.objects.filter(far=True).count() == 3

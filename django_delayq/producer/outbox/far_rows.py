@@ -31,6 +31,7 @@ WAIT: Final = 2  # seconds to wait for a lock of another transaction
 TRIES: Final = 5  # the holder of a key may be ended, and another come, between two statements; but not often
 ACTOR: Final = "schedule"  # the actor of the event when a call of `schedule` moved the holder of a key
 LOCKED: Final = ("55P03", 1205)  # the codes of a lock timeout in PostgreSQL and MySQL
+DEADLOCKED: Final = ("40P01", 1213)
 
 
 def contest(item: ScheduleItem, horizon_ms: int, *, far: bool) -> ScheduleReply | None:
@@ -237,10 +238,11 @@ def _applied(item: ScheduleItem, holder: Job, horizon_ms: int) -> ScheduleReply 
 @contextmanager
 def in_time(what: object, code: str = "far_locked") -> Iterator[None]:
     """A transaction, or a savepoint in the caller's transaction, that waits at most two seconds for a lock. After a timeout the
-    caller's transaction is unchanged.
+    caller's transaction is unchanged. After a deadlock the caller must roll it back: the other transaction waits for its locks. MySQL
+    has already done so.
 
     Raises:
-        StoreUnavailable: the lock was not acquired in time.
+        StoreUnavailable: the lock was not acquired in time, or there was a deadlock.
     """
     try:
         within = database.connection().in_atomic_block
@@ -249,6 +251,8 @@ def in_time(what: object, code: str = "far_locked") -> Iterator[None]:
     except OperationalError as error:
         cause = error.__cause__
         said = {getattr(cause, "sqlstate", None), getattr(cause, "pgcode", None), *getattr(cause, "args", ())[:1]}
+        if not said.isdisjoint(DEADLOCKED):
+            raise StoreUnavailable(code="deadlock", what=str(what)) from error
         if not said.isdisjoint(LOCKED):
             raise StoreUnavailable(code=code, what=str(what), seconds=WAIT) from error
         raise
@@ -272,7 +276,9 @@ def _patience(within: bool) -> Iterator[None]:
         try:
             yield
         finally:
-            _asked(connection, "SET innodb_lock_wait_timeout = %s", [before])
+            # Not by a cursor of Django, which refuses statements after a deadlock, because MySQL has rolled back the whole transaction.
+            with connection.wrap_database_errors, connection.connection.cursor() as cursor:
+                cursor.execute("SET innodb_lock_wait_timeout = %s", [before])
     else:
         yield
 
