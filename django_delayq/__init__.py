@@ -39,7 +39,18 @@ from django_delayq.exceptions import (
 from django_delayq.ladder import Ladder
 from django_delayq.locks.lock import Lock, lock
 from django_delayq.periodic.declarations import periodic
-from django_delayq.producer.acts import acancel, arequeue, areschedule, arun_now, cancel, requeue, reschedule, run_now
+from django_delayq.producer.acts import (
+    acancel,
+    aforget,
+    arequeue,
+    areschedule,
+    arun_now,
+    cancel,
+    forget,
+    requeue,
+    reschedule,
+    run_now,
+)
 from django_delayq.producer.job import Job, aget, get
 from django_delayq.producer.queues import apause, aresume, pause, resume
 from django_delayq.producer.schedule import aschedule, aschedule_many, schedule, schedule_many
@@ -89,6 +100,7 @@ __all__ = [
     "UnknownTask",
     "acancel",
     "adeliver",
+    "aforget",
     "aget",
     "aoffer",
     "apause",
@@ -103,6 +115,7 @@ __all__ = [
     "cancel",
     "current",
     "deliver",
+    "forget",
     "get",
     "lock",
     "offer",

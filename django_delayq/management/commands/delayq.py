@@ -76,10 +76,8 @@ class Command(BaseCommand):
             )
             add_targets(act)
             _changing(act)
-            if verb.aborts:
-                act.add_argument(
-                    "--abort", action="store_true", help="interrupt running jobs; without this option, they are only asked to stop"
-                )
+            if verb.flag:
+                act.add_argument(f"--{verb.flag[0]}", action="store_true", help=verb.flag[1])
             if verb.needs_date:
                 act.add_argument("--delay", help="a duration from now, such as 90s, 1h30m or 2d")
                 act.add_argument(
