@@ -64,7 +64,7 @@ def test_a_job_on_its_last_chance_is_given_back_when_the_worker_leaves(shop: Sho
     shop.store().settle([crash], worker="gone", max_crashes=1)
     neighbour = shop.put("nap", 2, 5.0)
     worker = shop.work()
-    eventually(lambda: "last chance" in worker.text() and len(shop.ran()) == 1)
+    eventually(lambda: "must run alone" in worker.text() and len(shop.ran()) == 1)
     worker.signal(signal.SIGTERM)
     eventually(lambda: shop.happened(suspect)[-1] == "snoozed")
     assert shop.happened(neighbour)[-1] == "claimed"
