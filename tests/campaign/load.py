@@ -12,7 +12,7 @@ import select
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +30,16 @@ from tests.app import tasks  # noqa: E402  # Django first
 from tests.app.record import CLOCK, FORGOTTEN, Recorder  # noqa: E402  # Django first
 
 POLICIES = ("keep", "replace", "earliest", "latest", "after", "error")
+IN_BULK = POLICIES[:-1]  # "error" would refuse most calls
 OTHERS = ("flaky", "hopeless", "snoozer", "asynchronous", "atomic", "stepwise", "asking")
 DELAYS = (0, 0, 0.2, 0.5, 1, 2, 3)
 # The exceptions of a call that leave its effect unknown.
 UNSURE = (delayq.StoreUnavailable, DatabaseError, InterfaceError)
 ORDERS = "orders"  # the queue of all that has a key
-KEYS = 40
+KEYS, MANY_KEYS = 40, 2000  # few that meet all the time, and many that are mostly free
 BUSY, RARE = 4, 300  # names
 PROBES = 5
-JOBS_PER_OP = 8.6  # on average, with the weights below
+JOBS_PER_OP = 9.3  # on average, with the weights below
 
 
 class Web:
@@ -57,6 +58,7 @@ class Web:
             (self.many, 3),
             (self.rolled_back, 8),
             (self.with_key, 16),
+            (self.many_with_keys, 2),
             (self.cancel, 10),
             (self.cancel_key, 4),
             (self.reschedule, 8),
@@ -107,9 +109,19 @@ class Web:
             self._say("unknown", error=repr(error)[:200])
 
     def with_key(self) -> None:
-        """A job with one of a few keys, under a random policy."""
-        key, policy = f"k{self.random.randrange(KEYS)}", self.random.choice(POLICIES)
+        """A job with a key, under a random policy."""
+        key, policy = self._key(), self.random.choice(POLICIES)
         self._schedule(tasks.keyed, (), self._delay(), inside=self.random.random() < 0.5, queue=ORDERS, key=key, on_conflict=policy)
+
+    def many_with_keys(self) -> None:
+        """A bulk of jobs with different keys, of which each has an operation of its own."""
+        policy, delay, inside = self.random.choice(IN_BULK), self._delay(), self.random.random() < 0.5
+        ops, bindings = [], []
+        for key in {self._key(): None for _ in range(self.random.randint(20, 80))}:
+            self._next()
+            ops.append(self.op)
+            bindings.append(self._using(tasks.keyed, delay, inside, queue=ORDERS, key=key, on_conflict=policy).bind(self.op))
+        self._scheduled(lambda: delayq.schedule_many(bindings), inside, True, ops)
 
     def with_name(self) -> None:
         """Some jobs of one name, of which one runs at a time, or three. Some names are rare, and some so busy that jobs wait for them
@@ -146,7 +158,7 @@ class Web:
 
     def cancel_key(self) -> None:
         """By business key."""
-        self._by_key(f"k{self.random.randrange(KEYS)}")
+        self._by_key(self._key())
 
     def reschedule(self) -> None:
         """Sooner or later."""
@@ -244,6 +256,9 @@ class Web:
         place = self.random.random()
         return among[int(place * len(among))] if among else None
 
+    def _key(self) -> str:
+        return f"k{self.random.randrange(KEYS if self.random.random() < 0.5 else MANY_KEYS)}"
+
     def _by_key(self, key: str) -> None:
         self._asked("cancel_key", lambda: acts.cancel(key=key, queue=ORDERS, actor=self.op), key=key, queue=ORDERS)
 
@@ -256,6 +271,11 @@ class Web:
     def _schedule(
         self, task: Any, arguments: tuple[Any, ...], delay: float, *, inside: bool, probe: bool = False, **options: Any
     ) -> None:
+        work = self._using(task, delay, inside, probe, **options)
+        self._scheduled(lambda: [work.schedule(self.op, *arguments)], inside, task in (tasks.hopeless, tasks.keyed))
+
+    def _using(self, task: Any, delay: float, inside: bool, probe: bool = False, **options: Any) -> Any:
+        """The task with these options; the record has them as those of the current operation."""
         self._invoked(
             "schedule",
             task=task.fn.__name__,
@@ -269,28 +289,32 @@ class Web:
             **({"probe": True} if probe else {}),
             **_limit(options),
         )
-        work = task.using(delay=delay, **options)
-        self._scheduled(lambda: [work.schedule(self.op, *arguments)], inside, task in (tasks.hopeless, tasks.keyed))
+        return task.using(delay=delay, **options)
 
-    def _scheduled(self, work: Callable[[], list[Any]], inside: bool, requeueable: bool) -> None:
+    def _scheduled(self, work: Callable[[], list[Any]], inside: bool, requeueable: bool, each: Sequence[str] = ()) -> None:
+        """`each`: the operation of each job; none if all belong to the current one."""
         jobs: list[Any] = []
         try:
             if inside:
                 with transaction.atomic():
                     jobs = work()
-                    self._say("ids", ids=[job.id.hex for job in jobs if job.created is not False])
+                    for op, made in self._by_op(each, jobs):
+                        self.record.write(op=op, say="ids", ids=[job.id.hex for job in made if job.created is not False])
             else:
                 jobs = work()
-        except delayq.KeyTaken as error:
-            self._say("failed", error=repr(error)[:200])
+        except (delayq.KeyTaken, *UNSURE) as error:
+            say = "failed" if isinstance(error, delayq.KeyTaken) else "unknown"
+            for op in each or [self.op]:
+                self.record.write(op=op, say=say, error=repr(error)[:200])
             return
-        except UNSURE as error:
-            self._say("unknown", error=repr(error)[:200])
-            return
-        self._say("ok", jobs=[[job.id.hex, job.created, _ms(job.run_at)] for job in jobs])
+        for op, made in self._by_op(each, jobs):
+            self.record.write(op=op, say="ok", jobs=[[job.id.hex, job.created, _ms(job.run_at)] for job in made])
         self.recent.extend((job.id.hex, job.queue) for job in jobs[-3:])
         if requeueable:
-            self.ended.extend((job.id.hex, job.queue) for job in jobs)
+            self.ended.extend((job.id.hex, job.queue) for job in jobs[-3:])
+
+    def _by_op(self, each: Sequence[str], jobs: list[Any]) -> list[tuple[str, list[Any]]]:
+        return [(op, [job]) for op, job in zip(each, jobs, strict=True)] if each else [(self.op, jobs)]
 
     def _change(self, what: str, target: tuple[str, str] | None, change: Callable[..., Any], **options: Any) -> None:
         if target is None:
