@@ -26,12 +26,12 @@ from django_delayq.management import UsageError
 from django_delayq.management.change_commands import confirm
 from django_delayq.management.output import duration, print_json, progress, shown
 from django_delayq.management.queue_findings import redis_findings
-from django_delayq.mirror import restore_rows
+from django_delayq.mirror import reconcile_rows
 from django_delayq.mirror.checkpoint import locked_checkpoint, needs_restore
 from django_delayq.mirror.mirror_loop import MirrorLoop
+from django_delayq.mirror.reconcile_rows import end_of, leave_to_a_person, unknown_end
 from django_delayq.mirror.relay import unlisted_requests
 from django_delayq.mirror.restore import RestoreLoop
-from django_delayq.mirror.restore_rows import end_of, leave_to_a_person, unknown_end
 from django_delayq.models import PARKED_ROWS, UNPUBLISHED, Job, Periodic, SetAside, database
 from django_delayq.producer.outbox import rows
 from django_delayq.producer.put import batches
@@ -250,7 +250,7 @@ class Comparison:
         self._signer = signer
         self.left = Orphans()
         self._inspector = Inspector(places, prefix=prefix)
-        self._of_redis = restore_rows.unfinished_redis_only(queue.name, partition)
+        self._of_redis = reconcile_rows.unfinished_redis_only(queue.name, partition)
 
     def find(self, wait: Iterator[None]) -> Orphans:
         """All differences. `wait`: each step lets some time pass and the mirror work."""
@@ -294,7 +294,7 @@ class Comparison:
             self._write_rows(batch)
             yield len(batch)
         for batch in batches(orphans.lost, MOST):
-            restore_rows.give_up(self.queue.name, self.loop.partition, self.loop.log.unknown(batch))
+            reconcile_rows.give_up(self.queue.name, self.loop.partition, self.loop.log.unknown(batch))
             yield len(batch)
         for batch in batches(orphans.ended, MOST):
             with locked_checkpoint(self.queue.name, self.loop.partition):  # a mirror can be writing the rows
@@ -307,7 +307,7 @@ class Comparison:
             yield len(batch)
 
     def _restore(self, wanted: Any) -> list[rows.UnfinishedRow]:
-        epoch, found = self.loop.store.epoch(), restore_rows.fields_of(wanted)
+        epoch, found = self.loop.store.epoch(), reconcile_rows.fields_of(wanted)
         self.loop.epoch.restore(self.loop.items(found), epoch=epoch, actor="doctor")
         return found
 

@@ -20,7 +20,7 @@ from django_delayq.failpoints import failpoint
 from django_delayq.job_meta import in_payload
 from django_delayq.logger import Logger
 from django_delayq.mirror.checkpoint import checkpoint_of, known_of, locked_checkpoint
-from django_delayq.mirror.restore_rows import leave_to_a_person, unknown_end
+from django_delayq.mirror.reconcile_rows import leave_to_a_person, unknown_end
 from django_delayq.models import UNPUBLISHED, CommitRequest, Job, database
 from django_delayq.models.database import ExistsQuery
 from django_delayq.producer import commit_requests, homes, outbox

@@ -14,7 +14,7 @@ from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.mirror import restore_rows
+from django_delayq.mirror import reconcile_rows
 from django_delayq.mirror.checkpoint import (
     check_site,
     checkpoint_of,
@@ -25,7 +25,7 @@ from django_delayq.mirror.checkpoint import (
     note_server,
 )
 from django_delayq.mirror.mirror_loop import MirrorLoop
-from django_delayq.mirror.restore_rows import RECENT_MS, PendingChange, RestoreProgress, changes_unknown_to, pending_changes
+from django_delayq.mirror.reconcile_rows import RECENT_MS, PendingChange, RestoreProgress, changes_unknown_to, pending_changes
 from django_delayq.models import Checkpoint, Event, Job, database
 from django_delayq.producer.outbox import pauses, rows
 from django_delayq.producer.outbox.jobs import end_committed
@@ -66,7 +66,7 @@ class RestoreLoop:
        Due jobs follow, oldest first.
     5. Claims continue, and all other jobs return, oldest first.
     6. The generation is noted as restored, and the epoch is confirmed. A lease later, the rows of lost jobs of redis durability
-       become unresolved, see `restore_rows`. Until then the checkpoint notes that they are still to be found.
+       become unresolved, see `reconcile_rows`. Until then the checkpoint notes that they are still to be found.
 
     The loop may stop at any point. Another one then continues and leaves jobs alone that are already in Redis. Unpublished rows
     belong to the relay.
@@ -168,7 +168,7 @@ class RestoreLoop:
 
     def unfinished(self) -> Any:
         """The rows of jobs that Redis must have."""
-        return restore_rows.unfinished_rows(self.queue.name, self.partition)
+        return reconcile_rows.unfinished_rows(self.queue.name, self.partition)
 
     def items(self, batch: Iterable[UnfinishedRow]) -> list[RestoreItem]:
         """Unfinished rows in the form that restore.lua takes, without those that cannot be jobs."""
@@ -213,7 +213,7 @@ class RestoreLoop:
     def _confirm(self, epoch: Epoch, checkpoint: Checkpoint) -> None:
         self._well, self._look_at = (epoch.generation, epoch.server, epoch.server), clock.monotonic() + LOOK
         if self._lost is None and epoch.generation and checkpoint.way_back:
-            self._lost = restore_rows.mark_lost(self.log, self.queue, self.partition, checkpoint.way_back)
+            self._lost = reconcile_rows.mark_lost(self.log, self.queue, self.partition, checkpoint.way_back)
         if not epoch.generation or epoch.confirmed == epoch.server:
             if epoch.generation and not checkpoint.address:  # the process that confirmed the epoch stopped before this
                 note_address(self.store)
@@ -325,17 +325,17 @@ class RestoreLoop:
         yield from self._fold(target, phase)
         end_committed(Job.objects.filter(queue=self.queue.name, partition=self.partition))
         if phase == SWEEP:
-            for _ in restore_rows.drop_ended(self.log, self.epoch):
+            for _ in reconcile_rows.drop_ended(self.log, self.epoch):
                 self._go_on(target, phase)
                 yield 0.0
-        restore_rows.apply_pending_changes(self.queue.name, self.partition, checkpoint.last_event)
+        reconcile_rows.apply_pending_changes(self.queue.name, self.partition, checkpoint.last_event)
         self._go_on(target, ADOPT)
         stands = self.store.epoch()
-        for batch in restore_rows.pages(self.unfinished().filter(state=State.RUNNING)):
+        for batch in reconcile_rows.pages(self.unfinished().filter(state=State.RUNNING)):
             self._send(batch, stands)
             yield 0.0
         waits = True
-        for batch in restore_rows.pages(self.unfinished().filter(state=State.SCHEDULED)):
+        for batch in reconcile_rows.pages(self.unfinished().filter(state=State.SCHEDULED)):
             if waits and batch and clock.to_ms(batch[0].run_at) > zero_ms + clock.monotonic() * 1000:
                 self._go_on(target, REST)
                 waits = False
@@ -389,7 +389,7 @@ class RestoreLoop:
         jobs = dict.fromkeys(events.filter(job__isnull=False).values_list("job_id", flat=True))
         found = ids.by_partition(jobs).get(self.partition, [])
         for start in range(0, len(found), MOST):
-            yield restore_rows.read_rows(found[start : start + MOST])
+            yield reconcile_rows.read_rows(found[start : start + MOST])
 
     def _send(self, batch: Sequence[UnfinishedRow], stands: str) -> None:
         if self._resumes:  # an earlier restore that stopped on the way must not stop at the same place again
@@ -410,7 +410,7 @@ class RestoreLoop:
         # Both or neither: a process that finds the generation restored does not correct rows.
         with locked_checkpoint(self.queue.name, self.partition) as (mine, checkpoint):
             mine.update(restored=target.generation)
-            restore_rows.settle_rows(self.queue.name, self.partition)
+            reconcile_rows.settle_rows(self.queue.name, self.partition)
             failpoint("restore.note")
         failpoint("restore.noted")
         self._go_on(target, "", mirrored=checkpoint.last_event)

@@ -89,7 +89,7 @@ UNMARKED = {
         "release": "a key that stays has a job that was refused, and the answer names that job",
     },
     "mirror/adoption.py": dict.fromkeys(("own_id", "end_rows", "take", "_note"), "a person asks for it, and asks again"),
-    "mirror/restore_rows.py": {
+    "mirror/reconcile_rows.py": {
         "settle_rows": "within the transaction of `RestoreLoop._finish`",
         "give_up": "a person asks for it, and asks again",
     },

@@ -9,7 +9,7 @@ from django.db import connection
 
 import django_delayq as delayq
 from django_delayq import clock, ids
-from django_delayq.mirror import restore, restore_rows
+from django_delayq.mirror import reconcile_rows, restore
 from django_delayq.mirror.checkpoint import needs_restore
 from django_delayq.models import Attempt, Checkpoint, Event, Job
 from django_delayq.producer.outbox import jobs
@@ -115,7 +115,7 @@ def test_what_restore_brings_after_the_note_of_a_cancel_does_not_rise(orders, lo
     job = delayq.schedule(close_order, 1, delay="1h")
     settle_down(orders, loop)
     before_the_note(wipe)
-    found = restore_rows.fields_of(loop.unfinished())  # read by a restore that comes late with it
+    found = reconcile_rows.fields_of(loop.unfinished())  # read by a restore that comes late with it
     assert job.cancel() is delayq.Change.DONE
     assert loop.epoch.restore(loop.items(found), epoch=orders.store.epoch()) == ["finished"]
 
@@ -226,7 +226,7 @@ def test_an_end_that_the_rows_have_not_seen_counts_on_older_data(orders, loop, r
     settle_down(orders, loop)
     orders.settle(orders.claim()[0], "ack")
     redis_server.link.execute("DEL", orders.mirror.log.keys["events"])
-    items = loop.items(restore_rows.read_rows([job.id, late.id]))
+    items = loop.items(reconcile_rows.read_rows([job.id, late.id]))
     assert loop.epoch.restore(items, epoch=orders.store.epoch()) == ["finished", "there"]
 
 

@@ -10,8 +10,8 @@ from django.db import connection, transaction
 import django_delayq as delayq
 from django_delayq import clock, ids
 from django_delayq.mirror import restore
+from django_delayq.mirror.reconcile_rows import pending_changes
 from django_delayq.mirror.restore import RestoreLoop
-from django_delayq.mirror.restore_rows import pending_changes
 from django_delayq.models import Checkpoint, Event, Job
 from django_delayq.producer.stores import stores
 from django_delayq.store.keys import Keys

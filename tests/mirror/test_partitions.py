@@ -20,9 +20,9 @@ from django_delayq.mirror.bring_in import BringInLoop
 from django_delayq.mirror.checkpoint import locked_checkpoint
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.prune import PruneLoop
+from django_delayq.mirror.reconcile_rows import pending_changes
 from django_delayq.mirror.relay import IDLE, RelayLoop, SharedLook
 from django_delayq.mirror.restore import needs_restore
-from django_delayq.mirror.restore_rows import pending_changes
 from django_delayq.mirror.service import Service
 from django_delayq.models import Checkpoint, Event, Job, QueueState, UncheckedKey, of_state
 from django_delayq.producer.publish import Publisher

@@ -6,7 +6,7 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq import clock, failpoints, ids
-from django_delayq.mirror import restore, restore_rows
+from django_delayq.mirror import reconcile_rows, restore
 from django_delayq.mirror.atomic_runs import run_atomic
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Attempt, Checkpoint, Event, Job, of_state
@@ -42,8 +42,8 @@ def test_unfinished_rows_come_back_after_a_wipe(orders, loop, wipe):
 @pytest.mark.parametrize("rolled", [False, True])
 def test_all_rows_come_back_once_whatever_the_pages(orders, loop, redis_server, wipe, monkeypatch, pages, rolled):
     """Also what is overdue, whose row the mirror gives a later date meanwhile."""
-    monkeypatch.setattr(restore_rows, "LISTED", pages[0])
-    monkeypatch.setattr(restore_rows, "MOST", pages[1])
+    monkeypatch.setattr(reconcile_rows, "LISTED", pages[0])
+    monkeypatch.setattr(reconcile_rows, "MOST", pages[1])
     monkeypatch.setattr(restore, "SLICE", 0.0)
     settle_down(orders, loop)
     copy = snapshot(redis_server.link)
@@ -62,7 +62,7 @@ def test_all_rows_come_back_once_whatever_the_pages(orders, loop, redis_server, 
 
 
 def test_a_row_that_ends_between_its_listing_and_its_turn_stays_ended(orders, loop, wipe, monkeypatch):
-    monkeypatch.setattr(restore_rows, "MOST", 1)
+    monkeypatch.setattr(reconcile_rows, "MOST", 1)
     monkeypatch.setattr(restore, "SLICE", 0.0)
     jobs = delayq.schedule_many(close_order.using(delay="1h").bind(number) for number in range(3))
     orders.fold()
@@ -248,7 +248,7 @@ def test_they_say_so_also_where_another_restore_that_came_too_late_has_noted_its
     looks_for_the_lost()
     Checkpoint.objects.update(way_back="its generation")
     end_what_is_lost(orders, loop)
-    assert Job.objects.get(pk=waited.id).error == restore_rows.LOST
+    assert Job.objects.get(pk=waited.id).error == reconcile_rows.LOST
 
 
 def test_the_rows_of_jobs_of_redis_durability_that_redis_has_lost_say_so(orders, loop, looks_for_the_lost):
@@ -264,7 +264,7 @@ def test_the_rows_of_jobs_of_redis_durability_that_redis_has_lost_say_so(orders,
         came.id: "scheduled",
     }
     assert set(Job.objects.filter(of_state("unresolved")).values_list("id", flat=True)) == {waited.id, ran.id}
-    assert Job.objects.get(pk=waited.id).error == restore_rows.LOST
+    assert Job.objects.get(pk=waited.id).error == reconcile_rows.LOST
     assert Attempt.objects.get(job=ran.id).outcome == "crashed"
     assert acts.requeue_by_person(waited.id) is delayq.Change.DONE
     settle_down(orders, loop)
@@ -298,7 +298,7 @@ def test_another_looks_for_the_lost_when_who_brought_all_back_has_died(orders, l
     looks_for_the_lost()
     another = RestoreLoop(stores.link, loop.queue, prefix="delayq")
     end_what_is_lost(orders, another)
-    assert Job.objects.get(pk=job.id).error == restore_rows.LOST
+    assert Job.objects.get(pk=job.id).error == reconcile_rows.LOST
 
 
 def test_in_manual_mode_it_pauses_and_waits(orders, loop, wipe):

@@ -8,7 +8,7 @@ from django.db import transaction
 import django_delayq as delayq
 from django_delayq import clock, conf, signals
 from django_delayq.exceptions import KeyTaken, ResultGone
-from django_delayq.mirror import restore_rows
+from django_delayq.mirror import reconcile_rows
 from django_delayq.mirror.prune import PruneLoop
 from django_delayq.models import Event, Job, Step
 from django_delayq.producer import acts
@@ -275,9 +275,9 @@ def test_a_job_of_redis_durability_that_ran_before_redis_lost_all_is_not_called_
     settle_down(orders, loop)
     orders.settle(claimed, "ack")
     wipe()
-    assert restore_rows.give_up("orders", 0, [job.id]) == 1
+    assert reconcile_rows.give_up("orders", 0, [job.id]) == 1
     row = Job.objects.get(pk=job.id)
     assert (row.state, row.derived) == ("running", "unresolved")
-    assert restore_rows.give_up("orders", 0, [job.id]) == 0
+    assert reconcile_rows.give_up("orders", 0, [job.id]) == 0
     again = delayq.schedule(close_order, 8, key="o:7")
     assert (again.id, again.created) == (job.id, False)

@@ -11,7 +11,7 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq import clock, ids
-from django_delayq.mirror import checkpoint, restore, restore_rows
+from django_delayq.mirror import checkpoint, reconcile_rows, restore
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Checkpoint, Event, Job
 from django_delayq.producer.stores import stores
@@ -180,7 +180,7 @@ def test_an_old_copy_of_an_earlier_generation_is_not_taken_for_a_new_store(order
 
 
 def test_claims_go_on_when_what_is_due_is_back_and_the_rest_comes_oldest_first(orders, loop, wipe, monkeypatch):
-    monkeypatch.setattr(restore_rows, "MOST", 1)
+    monkeypatch.setattr(reconcile_rows, "MOST", 1)
     monkeypatch.setattr(restore, "SLICE", 0.0)
     jobs = {number: delayq.schedule(close_order, number, run_at=hours(number)) for number in (4, -1, 2, -3, 3)}
     settle_down(orders, loop)
@@ -210,7 +210,7 @@ def test_claims_go_on_when_what_is_due_is_back_and_the_rest_comes_oldest_first(o
 
 
 def test_a_restore_that_dies_when_claims_go_on_takes_nothing_back(orders, loop, wipe, monkeypatch):
-    monkeypatch.setattr(restore_rows, "MOST", 1)
+    monkeypatch.setattr(reconcile_rows, "MOST", 1)
     monkeypatch.setattr(restore, "SLICE", 0.0)
     due = delayq.schedule(close_order, 1, delay=0)
     delayq.schedule_many(close_order.using(delay="1h").bind(number) for number in range(3))
@@ -230,7 +230,7 @@ def test_a_restore_that_dies_when_claims_go_on_takes_nothing_back(orders, loop, 
 
 def test_a_new_date_behind_what_is_back_already_is_not_passed_over(orders, loop, wipe, monkeypatch):
     """The row is given an earlier date, and whoever did it died before Redis had the job again."""
-    monkeypatch.setattr(restore_rows, "MOST", 1)
+    monkeypatch.setattr(reconcile_rows, "MOST", 1)
     monkeypatch.setattr(restore, "SLICE", 0.0)
     jobs = [delayq.schedule(close_order, number, run_at=hours(number)) for number in (1, 2, 9)]
     settle_down(orders, loop)
@@ -285,7 +285,7 @@ def test_a_change_on_a_wiped_server_that_was_replaced_before_it_was_confirmed_ho
 
 @pytest.mark.parametrize("change", ["cancel", "reschedule"])
 def test_a_change_on_a_server_that_was_replaced_while_jobs_came_back_holds(orders, loop, wipe, replaced, monkeypatch, change):
-    monkeypatch.setattr(restore_rows, "MOST", 1)
+    monkeypatch.setattr(reconcile_rows, "MOST", 1)
     monkeypatch.setattr(restore, "SLICE", 0.0)
     jobs = [delayq.schedule(close_order, number, run_at=hours(number)) for number in (2, 3, 4)]
     settle_down(orders, loop)
