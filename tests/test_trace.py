@@ -18,6 +18,7 @@ from django.db import transaction
 from django.test import Client
 
 import django_delayq as delayq
+from django_delayq import clock
 from tests.tasks_for_tests import close_order
 
 PACKAGE = f"{Path(delayq.__file__).parent}/"
@@ -71,8 +72,9 @@ def cancel_by_key(key: str) -> object:
 
 
 @pytest.fixture
-def warm(transactional_db, delayq):
-    """Whatever a process does once has been done."""
+def warm(transactional_db, delayq, monkeypatch):
+    """Whatever a process does once, or once a second, has been done."""
+    monkeypatch.setattr(clock, "monotonic", lambda now=clock.monotonic(): now)
     for number in range(3):
         put(number)
     delayq.advance("1h")
