@@ -21,7 +21,8 @@ from django_delayq.worker.current import CURRENT, Run
 from django_delayq.worker.lease_table import LeaseTable
 from django_delayq.worker.line import Line, lines_of
 from django_delayq.worker.process.executor import Executor
-from django_delayq.worker.process.task_call import Coroutines, SoftTimer
+from django_delayq.worker.process.task_call import Coroutines
+from django_delayq.worker.process.timeouts import SoftTimer
 from django_delayq.worker.receivers import Receiver, SignalReceiver
 from django_delayq.worker.spec import nothing
 

@@ -390,7 +390,7 @@ LOOPS: dict[str, Act | str] = {
     "Consumer": runs,
     "Settler": runs,
     "LeaseExtender": runs,
-    "Deadlines": kills,
+    "HangingProcesses": kills,
     "ProcessRecovery": runs,
     **dict.fromkeys(
         (

@@ -24,10 +24,11 @@ from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
 from django_delayq.worker.process.executor import Executor
 from django_delayq.worker.process.mover import Mover
 from django_delayq.worker.process.settler import Adopter, Settler
-from django_delayq.worker.process.task_call import Coroutines, SoftTimer
+from django_delayq.worker.process.task_call import Coroutines
+from django_delayq.worker.process.timeouts import SoftTimer
 from django_delayq.worker.receivers import SignalReceiver
-from django_delayq.worker.supervisor.deadlines import Deadlines
 from django_delayq.worker.supervisor.fork import Child
+from django_delayq.worker.supervisor.hanging_processes import HangingProcesses
 from django_delayq.worker.supervisor.lease_extender import LeaseExtender
 from django_delayq.worker.supervisor.process_recovery import ProcessRecovery
 from tests.store.board import Board
@@ -135,8 +136,8 @@ class Bench:
             worker="w/1",
             leases=self.leases,
             remove_lease_file=lambda: None,
-            deaf=set(),
-            deaf_since=None,
+            hung=set(),
+            hung_since=None,
             aborted={},
             killed=False,
             exit_code=-9,
@@ -148,7 +149,7 @@ class Bench:
         self.extender = LeaseExtender(lines=self.lines, children=lambda: [self.child], worker="w")
         self.recovery = ProcessRecovery(lines=self.lines, tasks=["shop.close"])
         self.replaced: list[Any] = []
-        self.deadlines = Deadlines(
+        self.deadlines = HangingProcesses(
             lines=self.lines,
             children=lambda: [self.child],
             replace=self.replaced.append,

@@ -16,7 +16,7 @@ from django_delayq import ids
 from django_delayq.states import Change
 from django_delayq.worker.process import task_call
 from django_delayq.worker.process.task_process import ABORT
-from django_delayq.worker.supervisor.deadlines import LAST_LOOK
+from django_delayq.worker.supervisor.hanging_processes import LAST_LOOK
 from tests.worker.bench import Bench
 
 LIMIT = 10.0  # seconds for what takes a moment

@@ -15,7 +15,7 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.connection.link import Cooldown
 from django_delayq.worker.lease_table import RUNNING, WAITING
-from django_delayq.worker.supervisor.deadlines import LAST_LOOK
+from django_delayq.worker.supervisor.hanging_processes import LAST_LOOK
 from django_delayq.worker.supervisor.lease_extender import LeaseExtender, longest_pause
 from django_delayq.worker.supervisor.supervisor import COOLDOWN, SLOW
 from django_delayq.worker.supervisor.worker_beat import Tidy
@@ -297,7 +297,7 @@ def test_a_run_past_its_hard_deadline_is_settled_when_its_process_is_dead_and_ke
     bench.leases.start(0, started=now - 10, task=0, hard=now - 1, retry_ms=retry_ms)
     bench.deadlines.poll()
     assert (bench.replaced, bench.child.killed) == ([bench.child], False)  # it shows where it hangs
-    bench.child.deaf_since -= LAST_LOOK
+    bench.child.hung_since -= LAST_LOOK
     bench.deadlines.poll()
     assert (bench.replaced, bench.child.killed) == ([bench.child], True)
     bench.extender.poll()

@@ -15,8 +15,9 @@ from django_delayq.store.scripts.record import read
 from django_delayq.worker import outcome
 from django_delayq.worker.current import CURRENT, AnyTask, CurrentJob, Run, need_effects
 from django_delayq.worker.lease_table import NEVER, UNKNOWN_TASK, LeaseTable
-from django_delayq.worker.process import task_call
-from django_delayq.worker.process.task_call import Coroutines, SoftTimer
+from django_delayq.worker.process import task_call, timeouts
+from django_delayq.worker.process.task_call import Coroutines
+from django_delayq.worker.process.timeouts import SoftTimer
 from django_delayq.worker.receivers import Missing, Receiver, Receivers, Wrap
 
 
@@ -138,7 +139,7 @@ class Executor:
         hard, retry_ms = 0.0, NEVER
         if run.timeout is not None:
             backoff = outcome.backoff_of(run.options, task.backoff, run.line.backoff)
-            hard = run.started + task_call.hard_limit(run.timeout)
+            hard = run.started + timeouts.hard_limit(run.timeout)
             retry_ms = outcome.foreseen_ms(backoff, run.job.attempt, run.header.max_attempts, run.line.backoff)
         number = self._numbers.get(task.name, UNKNOWN_TASK)
         self._leases.start(run.row, started=run.started, task=number, hard=hard, retry_ms=retry_ms)

@@ -1,8 +1,9 @@
 """Calls the function of a task: a sync function in the thread of its consumer, a coroutine on the event loop of the process. The loop
-has a separate thread. Timeouts and aborts interrupt both kinds from another thread.
+has a separate thread. Timeouts (`timeouts.py`) and aborts interrupt both kinds from another thread.
 
 A sync function is interrupted by an exception that is raised in its thread. Python delivers it at the next bytecode, so a task that
-waits in C code gets it when the call returns. The supervisor replaces a process whose task does not react (`supervisor/deadlines.py`).
+waits in C code gets it when the call returns. If a task does not react, the supervisor replaces its process, see
+`supervisor/hanging_processes.py`.
 The cancel token of a run (`Run.cancel_token`) contains the thread while the run can be interrupted. Whichever side removes the thread
 first wins: the interrupter raises the exception, or the run has ended. So a run without an interrupt takes no lock.
 
@@ -34,78 +35,13 @@ from django_delayq.worker.current import CURRENT, Run
 
 logger = Logger("django_delayq.worker")
 
-LONGEST_NAP = 0.5
-SHORTEST_NAP = 0.01
 ABORTED: Final = "the job was aborted while it ran"  # the message of Cancelled
 THREAD: Final = "thread"
 
 
-class SoftTimer:
-    """Raises SoftTimeout in threads whose run takes too long.
-
-    1. Its thread starts with the first job that has a timeout.
-    2. It checks the run of each thread. There are as many as consumers, so a plain scan is enough.
-    3. It dies with the process.
-    """
-
-    def __init__(self) -> None:
-        self._runs: dict[int, tuple[float, Run]] = {}  # by thread: the end of the timeout, and the run
-        self._alarm = threading.Event()
-        self._next_look = 0.0
-        self._start_lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-
-    def call(self, run: Run, timeout: float, fn: Callable[..., Any], aborted: Set[tuple[int, int]]) -> Any:
-        """Like `call`, but also raises SoftTimeout in `fn` after `timeout` seconds."""
-        self._watch_over(run, clock.monotonic() + timeout)
-        try:
-            return call(run, fn, aborted)
-        except SoftTimeout as error:
-            if not error.args:
-                error.args = (text(timeout),)
-            raise
-        finally:
-            self._runs.pop(threading.get_ident(), None)
-
-    def poll(self) -> float:
-        """Interrupts the runs whose timeout has passed. Returns the seconds until the next check."""
-        now = clock.monotonic()
-        nearest = now + LONGEST_NAP
-        for deadline, run in list(self._runs.values()):
-            if deadline <= now:
-                raise_in_thread(run, SoftTimeout)
-                if run.cancel_token is None:  # it is about to start
-                    nearest = min(nearest, now + SHORTEST_NAP)
-            else:
-                nearest = min(nearest, deadline)
-        self._next_look = nearest
-        return nearest - now
-
-    def _watch_over(self, run: Run, deadline: float) -> None:
-        self._runs[threading.get_ident()] = deadline, run
-        if self._thread is None:
-            with self._start_lock:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._watch, name="delayq-timer", daemon=True)
-                    self._thread.start()
-        if deadline < self._next_look:
-            self._alarm.set()
-
-    def _watch(self) -> None:
-        while True:
-            pause = self.poll()
-            self._alarm.wait(pause)
-            self._alarm.clear()
-
-
-def text(timeout: float) -> str:
+def timeout_text(timeout: float) -> str:
     """The message of SoftTimeout."""
     return f"the task ran longer than its timeout of {durations.text(timeout)}"
-
-
-def hard_limit(timeout: float) -> float:
-    """Seconds after the start of a run at which the supervisor ends it: the timeout, plus time to clean up."""
-    return timeout + max(5.0, timeout * 0.2)
 
 
 _raising: Final = Lock()  # held from removing the thread to raising the exception in it; never by a thread that can be interrupted
@@ -277,7 +213,7 @@ class Coroutines:
         if interrupted and isinstance(failure, asyncio.CancelledError):
             late = Cancelled(ABORTED)
         elif run.timeout is not None and scope.expired() and isinstance(failure, TimeoutError):
-            late = SoftTimeout(text(run.timeout))
+            late = SoftTimeout(timeout_text(run.timeout))
         if late is None:
             return None, failure
         late.__cause__ = failure.__cause__

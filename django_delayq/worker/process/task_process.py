@@ -47,7 +47,8 @@ from django_delayq.worker.process.executor import Executor
 from django_delayq.worker.process.mover import Mover
 from django_delayq.worker.process.node_threads import Movers, Settlers, ready
 from django_delayq.worker.process.settler import Adopter, Settler, Settles
-from django_delayq.worker.process.task_call import Coroutines, SoftTimer
+from django_delayq.worker.process.task_call import Coroutines
+from django_delayq.worker.process.timeouts import SoftTimer
 from django_delayq.worker.receivers import SignalReceiver
 from django_delayq.worker.spec import WorkerSpec
 from django_delayq.worker.tally import LatestText, Tally

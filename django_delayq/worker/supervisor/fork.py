@@ -55,8 +55,8 @@ class Child:
         self.told_now = False
         self.killed = False
         self.look_at = float("inf")  # when to ask it again for its stacks
-        self.deaf_since: float | None = None  # since when a run here ignores that it must end
-        self.deaf: set[tuple[int, int]] = set()  # row and turn of such runs
+        self.hung_since: float | None = None  # since when a run here ignores that it must end
+        self.hung: set[tuple[int, int]] = set()  # row and turn of such runs
         self.aborted: dict[tuple[int, int], float] = {}  # row and turn of aborted runs, and when they were aborted
         self.exit_code: int | None = None
         self._commands = commands

@@ -1,10 +1,10 @@
-"""Hard timeouts: a run is deaf if it has not ended some time after its soft timeout, or after it was aborted. Only the end of its
+"""Hard timeouts: a run hangs if it has not ended some time after its soft timeout, or after it was aborted. Only the end of its
 process stops it.
 
 Its process stops claiming. The other jobs there continue until their own timeout, jobs without a timeout for `grace` seconds. Then
-the process is killed. Only after that is the deaf run settled, as a failed attempt or as cancelled. As long as the run may still have
-effects, its lease is kept, so that no other worker runs the job at the same time. The other jobs that are killed with it are evicted,
-which does not count as an attempt. Runs in the supervisor.
+the process is killed. Only after that is the run settled, as a failed attempt or as cancelled. As long as it may still have effects,
+its lease is kept, so that no other worker runs the job at the same time. The other jobs that are killed with it are evicted, which
+does not count as an attempt. Runs in the supervisor.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from django_delayq.worker.supervisor.fork import Child
 
 logger = Logger("django_delayq.worker")
 
-PASS = 1.0  # seconds between checks; a run that starts after one has at least five seconds, see `task_call.hard_limit`
+PASS = 1.0  # seconds between checks; a run that starts after one has at least five seconds, see `timeouts.hard_limit`
 SHORTEST = 0.1
 NO_END = float("inf")
 ABORT_PATIENCE = 5.0  # seconds that an aborted run has to end, as after a short timeout
-LAST_LOOK = 1.5  # seconds in which a process shows where its deaf run hangs, before it is killed
+LAST_LOOK = 1.5  # seconds in which a process shows where its run hangs, before it is killed
 
 
-class Deadlines:
-    """Kills processes with deaf runs.
+class HangingProcesses:
+    """Kills processes with hanging runs.
 
     1. It checks the hard deadline of every running job.
     2. It calls `replace` for a process with a run past its deadline: another process takes its slot, and it stops claiming.
     3. It kills the process when none of its other jobs has time left.
-    4. After that, it returns how the deaf runs ended.
+    4. After that, it returns how the hanging runs ended.
 
     A run that ends after all is settled by its process like any other run.
     """
@@ -72,32 +72,32 @@ class Deadlines:
             if child.aborted:
                 there = {(one.row, one.turn) for one in held}
                 child.aborted = {run: at for run, at in child.aborted.items() if run in there}
-            child.deaf = {(one.row, one.turn) for one in held if _deadline(child, one) <= now}
-            if child.deaf and child.deaf_since is None:
-                child.deaf_since = now
+            child.hung = {(one.row, one.turn) for one in held if _deadline(child, one) <= now}
+            if child.hung and child.hung_since is None:
+                child.hung_since = now
                 self._give_up(child, held, now)
-            ends = [_deadline(child, one) for one in held if (one.row, one.turn) not in child.deaf]
-            if child.deaf_since is not None:  # then jobs without a timeout must end, too
-                ends = [child.deaf_since + self._grace if end == NO_END else end for end in ends]
-                if child.deaf:
-                    ends.append(child.deaf_since + LAST_LOOK)
+            ends = [_deadline(child, one) for one in held if (one.row, one.turn) not in child.hung]
+            if child.hung_since is not None:  # then jobs without a timeout must end, too
+                ends = [child.hung_since + self._grace if end == NO_END else end for end in ends]
+                if child.hung:
+                    ends.append(child.hung_since + LAST_LOOK)
             next_at = min([next_at, *(end for end in ends if end > now)])
-            if child.deaf and max(ends) <= now:
-                failpoint("deadlines.kill")
+            if child.hung and max(ends) <= now:
+                failpoint("hanging_processes.kill")
                 child.kill()
-                failpoint("deadlines.killed")
+                failpoint("hanging_processes.killed")
         return max(SHORTEST, next_at - now)
 
     def ended(self, child: Child) -> list[tuple[int, Outcome]]:
-        """Returns the line and the outcome of each deaf run of a dead process."""
+        """Returns the line and the outcome of each hanging run of a dead process."""
         if child.leases is None:
             return []
-        held = [one for one in child.leases.held() if (one.row, one.turn) in child.deaf]
+        held = [one for one in child.leases.held() if (one.row, one.turn) in child.hung]
         return [(one.line, self._item(child, child.leases, one)) for one in held]
 
     def _give_up(self, child: Child, held: Sequence[LeaseSlot], now: float) -> None:
         for one in held:
-            if (one.row, one.turn) in child.deaf:
+            if (one.row, one.turn) in child.hung:
                 logger.error(
                     "%s, job %s: it has run for %.1f s and did not end %s. Its process is replaced, and is killed when its other "
                     "jobs (%d) have ended or timed out",
@@ -105,7 +105,7 @@ class Deadlines:
                     one.id,
                     now - one.started,
                     _when(child, one),
-                    len(held) - len(child.deaf),
+                    len(held) - len(child.hung),
                 )
         self._replace(child)
 
@@ -141,7 +141,7 @@ def _when(child: Child, held: LeaseSlot) -> str:
 
 
 def _deadline(child: Child, held: LeaseSlot) -> float:
-    """When a run becomes deaf if it has not ended."""
+    """When a run counts as hanging if it has not ended."""
     if held.state != RUNNING:
         return NO_END
     aborted = child.aborted.get((held.row, held.turn), NO_END)

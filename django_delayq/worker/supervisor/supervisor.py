@@ -37,8 +37,8 @@ from django_delayq.worker.process import task_process
 from django_delayq.worker.process.task_process import GAVE_UP, LEAVE, NOW, QUIET, RETIRE
 from django_delayq.worker.spec import WorkerSpec
 from django_delayq.worker.supervisor import lease_files, probe, worker_beat
-from django_delayq.worker.supervisor.deadlines import Deadlines
 from django_delayq.worker.supervisor.fork import Child, Forker, Slot
+from django_delayq.worker.supervisor.hanging_processes import HangingProcesses
 from django_delayq.worker.supervisor.lease_extender import LeaseExtender, longest_pause
 from django_delayq.worker.supervisor.os_signals import Order, OsSignals
 from django_delayq.worker.supervisor.probe import Answer, Probe, judged, not_found
@@ -83,10 +83,10 @@ class Supervisor:
         self._loop_slots = [Slot(one.name, partial(self._fork_loops, one)) for one in spec.loop_processes]
         self._leaving: list[Child] = []
         self._recovery = ProcessRecovery(lines=lines, tasks=spec.tasks)
-        self._deadlines = Deadlines(
+        self._hanging = HangingProcesses(
             lines=lines,
             children=self._task_children,
-            replace=self._replace_deaf,
+            replace=self._replace_hung,
             tasks=spec.tasks,
             find_task=spec.find_task,
             grace=spec.grace,
@@ -101,7 +101,7 @@ class Supervisor:
             extender,
             HostRecovery(self._place, self._store, self._places, spec.prefix, recovery=self._recovery, children=self._task_children),
             self._recovery,
-            self._deadlines,
+            self._hanging,
             Recycler(spec, self._in_slots, self._replace),
             self._beat,
             outages,
@@ -234,9 +234,9 @@ class Supervisor:
             self._worker_metrics.ended(child)
         if self._spec.burst and child.in_order and child.exit_code == GAVE_UP:
             self._exit_code = 1
-        killed: Kind = "evict" if child.deaf and not self._stopping else "snooze"
+        killed: Kind = "evict" if child.hung and not self._stopping else "snooze"
         ran: Kind = killed if child.killed else "snooze" if child.in_order else "crash"
-        self._recovery.take_over(child, ran, self._deadlines.ended(child))
+        self._recovery.take_over(child, ran, self._hanging.ended(child))
         self._taken_over_at = clock.monotonic()
         self._loops.soon(self._recovery)
 
@@ -252,7 +252,7 @@ class Supervisor:
             child.look_again(now)
             if child.kill_at > now:
                 continue
-            if child.told_now or child.deaf:  # a deaf run is not given back while it may still have effects
+            if child.told_now or child.hung:  # a hanging run is not given back while it may still have effects
                 logger.warning("%s (pid %d) does not exit and is killed", child.name, child.pid)
                 child.kill()
                 child.kill_at = float("inf")
@@ -268,7 +268,7 @@ class Supervisor:
                 self._leaving.append(child)
         child.tell(command)
 
-    def _replace_deaf(self, child: Child) -> None:
+    def _replace_hung(self, child: Child) -> None:
         child.show_stacks()
         self._replace(child, LEAVE)
 

@@ -21,7 +21,7 @@ from django_delayq.worker import current
 from django_delayq.worker.current import CurrentJob
 from django_delayq.worker.lease_table import RUNNING
 from django_delayq.worker.process.executor import ParkedJobs
-from django_delayq.worker.process.task_call import hard_limit
+from django_delayq.worker.process.timeouts import hard_limit
 from tests.worker.bench import Bench
 
 
@@ -566,7 +566,7 @@ def test_an_atomic_run_has_the_result_that_its_database_side_gives(bench: Bench,
 
 
 def test_a_soft_timeout_never_reaches_the_next_job() -> None:
-    from django_delayq.worker.process.task_call import SoftTimer
+    from django_delayq.worker.process.timeouts import SoftTimer
 
     timer = SoftTimer()
     stop = threading.Event()
@@ -618,7 +618,7 @@ def test_the_log_says_which_job_is_poison(bench: Bench, caplog) -> None:
 
 
 def test_a_soft_timeout_comes_not_before_the_task_has_begun() -> None:
-    from django_delayq.worker.process.task_call import SoftTimer
+    from django_delayq.worker.process.timeouts import SoftTimer
 
     timer, done = SoftTimer(), []
 
