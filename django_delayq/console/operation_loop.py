@@ -7,7 +7,7 @@ from __future__ import annotations
 import secrets
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import reduce
@@ -28,7 +28,7 @@ from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.models import Job, Operation, database
 from django_delayq.models.database import ExistsQuery
-from django_delayq.producer import queues
+from django_delayq.producer import put_back, queues
 from django_delayq.producer.outbox.rows import hindered
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
@@ -48,6 +48,7 @@ Stage = Operation.Stage
 
 VERBS: Final[dict[str, verbs.Each]] = {name: verb.each for name, verb in verbs.VERBS.items()}
 PURGE: Final = "purge"
+REQUEUE: Final = "requeue"
 
 
 Part = tuple[str, int]  # a queue, and the number of a partition
@@ -90,7 +91,8 @@ class ChunkResult:
 class Chunk:
     """Jobs of a stretch that are handled together, by id. `others`: stretches that are left for later; `begun`: jobs of these that were
     started before; `last`: the position after the chunk; `more`: whether there may be more in the stretch; `again`: whether the jobs
-    of the chunk had been started before.
+    of the chunk had been started before. `ends`: the ids of all jobs that have been started when the chunk begins, each with its
+    end before a requeue, see `put_back.ends`; otherwise with "".
     """
 
     stretch: Stretch
@@ -100,11 +102,7 @@ class Chunk:
     last: UUID | None
     more: bool
     again: bool = False
-
-    @property
-    def ids(self) -> list[str]:
-        """The ids of all jobs that have been started when the chunk begins."""
-        return [str(job.pk) for job in (*self.jobs, *self.begun)]
+    ends: Mapping[str, str]
 
     def sort_out(self, result: ChunkResult, wanted: Selection) -> None:
         """Decides how partitions that cannot be reached continue. If certainly none of their jobs was changed after a position, they
@@ -128,7 +126,7 @@ class Chunk:
     def left(self, operation: Operation, result: ChunkResult) -> dict[str, Any]:
         """The columns of the operation after the chunk."""
         last, over = result.last if result.stuck else self.last, not (self.more or result.stuck)
-        chunk = [str(job.pk) for job in (*result.unsure, *self.begun)]
+        chunk = {id: self.ends.get(id, "") for id in (str(job.pk) for job in (*result.unsure, *self.begun))}
         later = [*self.others, *result.passed]
         if self.stretch.parts is None:
             return {"last": operation.upto if over else last, "passed_over": _written(later), "chunk": chunk}
@@ -209,8 +207,8 @@ class OperationLoop:
     counted, ten thousand rows per pass, so that mirror, relay and restore, which share the process, have their turns in between.
 
     It may die at any point without harm: the record keeper that takes over repeats the jobs of the last chunk. So does one that has not
-    received the answer of Redis. A job that is cancelled, or has its date, answers `done` once more. A job that was requeued does not.
-    It is counted as "again", because it is unknown who requeued it.
+    received the answer of Redis. A job that is cancelled, or has its date, answers `done` once more. A job that was requeued does not,
+    even if it has run and failed again. It is counted as "again", because it is unknown who requeued it.
     """
 
     def __init__(self) -> None:
@@ -358,11 +356,11 @@ class OperationLoop:
         chunk = self._begun(operation, stretch, others) or self._next(operation, stretch, others, size)
         if chunk.jobs and not chunk.again:
             failpoint("operations.begin")
-            begun = self._mine(operation).update(chunk=chunk.ids)
+            begun = self._mine(operation).update(chunk=chunk.ends)
             failpoint("operations.begun")
             if not begun:
                 return IDLE
-            operation.chunk = chunk.ids
+            operation.chunk = chunk.ends
         told = self._do(operation, chunk)
         left = chunk.left(operation, told)
         self._save(
@@ -400,7 +398,7 @@ class OperationLoop:
     def _begun(self, operation: Operation, stretch: Stretch, others: Sequence[Stretch]) -> Chunk | None:
         """The jobs of the stretch that were begun, but have no answer."""
         light, jobs, begun = Job.objects.defer("args", "kwargs", "options", "result", "error"), list[Job](), list[Job]()
-        for job in light.filter(pk__in=operation.chunk).order_by("pk") if operation.chunk else ():
+        for job in light.filter(pk__in=[*operation.chunk]).order_by("pk") if operation.chunk else ():
             elsewhere = any(each.has(_part_of(job)) for each in others)
             (jobs if stretch.has(_part_of(job)) or (stretch.parts is None and not elsewhere) else begun).append(job)
         if not jobs:
@@ -408,7 +406,7 @@ class OperationLoop:
         # The position is not behind them yet if the record keeper has died.
         ahead = stretch.last is None or Job.objects.filter(pk__in=[job.pk for job in jobs], pk__gt=stretch.last).exists()
         last = jobs[-1].pk if ahead else stretch.last
-        return Chunk(stretch=stretch, others=others, begun=begun, jobs=jobs, last=last, more=True, again=True)
+        return Chunk(stretch=stretch, others=others, begun=begun, jobs=jobs, last=last, more=True, again=True, ends=operation.chunk)
 
     def _next(self, operation: Operation, stretch: Stretch, others: Sequence[Stretch], size: int) -> Chunk:
         wanted = chosen(operation)
@@ -419,14 +417,18 @@ class OperationLoop:
         last, more = edge or (looked[-1].pk if looked else stretch.last), edge is not None
         if len(jobs) == size or len(looked) == most:
             last, more = (jobs if len(jobs) == size else looked)[-1].pk, True
-        begun = list(Job.objects.only("pk").filter(pk__in=operation.chunk)) if operation.chunk else []
-        return Chunk(stretch=stretch, others=others, begun=begun, jobs=jobs, last=last, more=more)
+        begun = list(Job.objects.only("pk").filter(pk__in=[*operation.chunk])) if operation.chunk else []
+        known = put_back.ends(jobs) if operation.verb == REQUEUE else {}
+        ends = {**operation.chunk, **{str(job.pk): known.get(job.pk, "") for job in jobs}}
+        return Chunk(stretch=stretch, others=others, begun=begun, jobs=jobs, last=last, more=more, ends=ends)
 
     def _do(self, operation: Operation, chunk: Chunk) -> ChunkResult:
         told = ChunkResult()
         options = dict(operation.options)
         if "run_at" in options:  # else `delay` in seconds
             options["run_at"] = datetime.fromisoformat(options["run_at"])
+        if operation.verb == REQUEUE:
+            options["ends"] = {UUID(id): end for id, end in chunk.ends.items()}
         for job, answer in verbs.apply(VERBS[operation.verb], chunk.jobs, actor=operation.actor, reason=operation.reason, **options):
             if isinstance(answer, (StoreUnavailable, StoreError)):
                 if told.error is None or told.error.nothing_done:  # an unknown result of one server counts more than a refusal

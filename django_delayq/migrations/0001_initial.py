@@ -227,7 +227,7 @@ class Migration(migrations.Migration):
                 ('upto', models.UUIDField(default=django_delayq.ids.new)),
                 ('frozen', django_delayq.models.database.ExactJSONField(null=True)),
                 ('last', models.UUIDField(blank=True, null=True)),
-                ('chunk', django_delayq.models.database.ExactJSONField(default=list)),
+                ('chunk', django_delayq.models.database.ExactJSONField(default=dict)),
                 ('passed_over', django_delayq.models.database.ExactJSONField(null=True)),
                 ('paced_from', models.DateTimeField(blank=True, null=True)),
                 ('paced_seen', models.PositiveBigIntegerField(default=0)),

@@ -156,8 +156,9 @@ class Operation(DelayqModel):
     """An action on all matching jobs, which `console.operation_loop` performs step by step. `selection` contains the arguments of
     `Selection`. `frozen` contains the ids of the only jobs to change, in order, and `expected` their number; if it is NULL,
     `selection` decides. Jobs scheduled after the start (`upto`) are not included. `last` is the last job that was processed, and
-    `chunk` contains the jobs that are being processed. `passed_over` contains jobs that were postponed because their server was
-    unavailable, or NULL. `problem` contains the code and the fields of the error that stopped the operation, or NULL.
+    `chunk` contains the jobs that are being processed, each with its end before a requeue. `passed_over` contains jobs that were
+    postponed because their server was unavailable, or NULL. `problem` contains the code and the fields of the error that stopped the
+    operation, or NULL.
     """
 
     class Stage(models.TextChoices):
@@ -191,7 +192,7 @@ class Operation(DelayqModel):
     upto: models.UUIDField[UUID, UUID] = models.UUIDField(default=ids.new)
     frozen = ExactJSONField(null=True)
     last: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True, blank=True)
-    chunk = ExactJSONField(default=list)
+    chunk = ExactJSONField(default=dict)
     passed_over = ExactJSONField(null=True)
     paced_from: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True, blank=True)
     paced_seen: models.PositiveBigIntegerField[int, int] = models.PositiveBigIntegerField(default=0)

@@ -7,8 +7,9 @@ transaction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Never
 from uuid import UUID
 
@@ -231,9 +232,11 @@ def run_now_each(jobs: Iterable[ChangeTarget], *, actor: str = "", reason: str =
     return reschedule_each(jobs, delay=0, actor=actor, reason=reason)
 
 
-def requeue_each(jobs: Iterable[ChangeTarget], *, actor: str = "", reason: str = "") -> Iterator[Answer]:
-    """As `requeue_by_person`."""
-    return changes.each(Requeue(actor, reason, by_person=True), jobs)
+def requeue_each(
+    jobs: Iterable[ChangeTarget], *, actor: str = "", reason: str = "", ends: Mapping[UUID, str] = MappingProxyType({})
+) -> Iterator[Answer]:
+    """As `requeue_by_person`. `ends`: see `put_back.ends`."""
+    return changes.each(Requeue(actor, reason, by_person=True, ends=ends), jobs)
 
 
 def mark_succeeded_each(jobs: Iterable[ChangeTarget], *, actor: str = "", reason: str = "") -> Iterator[Answer]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 from django.db import transaction
 
 from django_delayq import conf, ids
-from django_delayq.exceptions import ConfigError
+from django_delayq.exceptions import ConfigError, DelayqError
 from django_delayq.logger import Logger
 from django_delayq.producer import homes, horizon, lookup, outbox
 from django_delayq.producer.changes import Answer, ChangeTarget, JobChange, for_caller, one
@@ -22,6 +24,9 @@ from django_delayq.states import REQUEUEABLE, UNFINISHED, Change, State
 from django_delayq.store.scripts.queue import QueueStore, Vouch
 from django_delayq.store.scripts.record import JobRecord
 
+if TYPE_CHECKING:
+    from django_delayq.models import Job
+
 logger = Logger("django_delayq")
 A = TypeVar("A", bound=Answer)
 
@@ -32,11 +37,11 @@ def revived(record: JobRecord, queue: str) -> JobRecord:
 
 
 class Requeue(JobChange):
-    """Puts jobs back, see `acts.requeue`. `by_person`: also unresolved ones, see `acts.requeue_by_person`."""
+    """Puts jobs back, see `acts.requeue`. `by_person`: also unresolved ones, see `acts.requeue_by_person`. `ends`: see `ends`."""
 
-    def __init__(self, actor: str, reason: str, *, by_person: bool) -> None:
+    def __init__(self, actor: str, reason: str, *, by_person: bool, ends: Mapping[UUID, str] = MappingProxyType({})) -> None:
         super().__init__(actor, reason)
-        self._by_person = by_person
+        self._by_person, self._ends = by_person, ends
 
     def pending(self, found: Pending) -> Change:
         return Change.CONFLICT
@@ -70,7 +75,7 @@ class Requeue(JobChange):
 
         def ask() -> list[Answer]:
             with stores.guarded(name, store.partition):
-                found = store.requeue_each(vouched, actor=self.actor, reason=self.reason)
+                found = store.requeue_each(vouched, ends=self._ends, actor=self.actor, reason=self.reason)
             return [answer[0] if isinstance(answer, tuple) else answer for answer in found]
 
         if keys := {record.key for _, record in free if record is not None and record.key}:
@@ -92,6 +97,20 @@ class Requeue(JobChange):
         if holder not in (None, target.id):
             return Change.CONFLICT
         return at_commit("requeued", target.id, queue, partial(one, self, target.id, queue))
+
+
+def ends(jobs: Iterable[Job]) -> dict[UUID, str]:
+    """For each of these jobs, at most 200, what identifies its last end. A caller that stores this before a requeue can repeat the
+    requeue: a job that has run and ended again in the meantime is not put back twice. Jobs whose server is away are left out.
+    """
+    parts: dict[tuple[str, int], list[UUID]] = {}
+    for job in jobs:
+        parts.setdefault((job.queue, ids.partition(job.pk)), []).append(job.pk)
+    found: dict[UUID, str] = {}
+    for part, some in parts.items():
+        with suppress(DelayqError):  # the requeue raises it again
+            found |= stores.queue(*part).ends(some)
+    return found
 
 
 def _vouch(row: StoredJob | None) -> Vouch:

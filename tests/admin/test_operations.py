@@ -57,7 +57,7 @@ def test_it_does_all_that_match_and_says_what_became_of_each(orders):
     operation.refresh_from_db()
     assert operation.stage == Stage.FINISHED
     assert operation.counts == {"done": 8, "finished": 1}
-    assert (operation.expected, operation.seen, operation.chunk) == (9, 9, [])
+    assert (operation.expected, operation.seen, operation.chunk) == (9, 9, {})
     assert operation.started_at <= operation.finished_at
     assert states(orders) == {"cancelled", "succeeded"}
     event = Event.objects.filter(job_id=other.id).latest("id")

@@ -266,7 +266,7 @@ def test_an_operation_counts_each_job_once_when_a_reply_is_lost(orders, lost_rep
     operation = Operation.objects.create(verb=verb, selection={"text": f"state:{jobs[0].state}"}, actor="admin:ann")
     assert act(verb, [NamedJob(ids.new(), "orders")]) == ["unknown"]  # Redis has the script
     loop = OperationLoop()
-    lost_reply()
+    lost_reply(after=int(verb == "requeue"))  # it reads how the jobs have ended
     with pytest.raises(StoreUnavailable):
         while loop.poll() == 0:
             pass
@@ -276,7 +276,30 @@ def test_an_operation_counts_each_job_once_when_a_reply_is_lost(orders, lost_rep
     while loop.poll() == 0:
         pass
     operation.refresh_from_db()
-    assert (operation.stage, operation.counts, operation.seen, operation.chunk) == ("finished", counts, 5, [])
+    assert (operation.stage, operation.counts, operation.seen, operation.chunk) == ("finished", counts, 5, {})
+
+
+@pytest.mark.parametrize("folded", [True, False], ids=["the mirror was faster", "the mirror is behind"])
+def test_an_operation_does_not_requeue_a_job_twice_that_has_failed_again_when_a_reply_is_lost(orders, lost_reply, folded):
+    failed(orders, 5)
+    operation = Operation.objects.create(verb="requeue", selection={"view": "failed"}, actor="admin:ann")
+    assert act("requeue", [NamedJob(ids.new(), "orders")]) == ["unknown"]  # Redis has the script
+    loop = OperationLoop()
+    lost_reply(after=1)  # it reads how the jobs have ended
+    with pytest.raises(StoreUnavailable):
+        while loop.poll() == 0:
+            pass
+    for job in orders.claim():
+        orders.settle(job, "fail")
+    if folded:
+        orders.fold()
+    while loop.poll() == 0:
+        pass
+    orders.fold()
+    operation.refresh_from_db()
+    assert (operation.stage, operation.counts) == ("finished", {"again": 5})
+    assert set(Job.objects.values_list("state", flat=True)) == {"failed"}
+    assert Event.objects.filter(kind="requeued").count() == 5
 
 
 def test_an_operation_goes_on_with_another_server_and_then_repeats_what_is_not_known(
@@ -293,7 +316,7 @@ def test_an_operation_goes_on_with_another_server_and_then_repeats_what_is_not_k
     for shop in shops:
         assert act("requeue", [NamedJob(ids.new(), shop.config.name)]) == ["unknown"]  # Redis has the script
     operation = Operation.objects.create(verb="requeue", selection={"view": "failed"}, actor="admin:ann")
-    lost_reply()
+    lost_reply(after=2)
     loop = OperationLoop()
     assert loop.poll() == 0
     operation.refresh_from_db()
@@ -301,7 +324,7 @@ def test_an_operation_goes_on_with_another_server_and_then_repeats_what_is_not_k
     while loop.poll() == 0:
         pass
     operation.refresh_from_db()
-    assert (operation.stage, operation.counts, operation.seen, operation.chunk) == ("finished", {"done": 5, "again": 1}, 6, [])
+    assert (operation.stage, operation.counts, operation.seen, operation.chunk) == ("finished", {"done": 5, "again": 1}, 6, {})
 
 
 @pytest.mark.parametrize("rolled_back", [True, False])

@@ -86,15 +86,17 @@ def unpublished(orders):
 
 @pytest.fixture
 def lost_reply(monkeypatch):
-    """Redis does what it was asked, and its answer is lost; so many times."""
+    """Redis does what it was asked, and its answer is lost; so many times, after so many answers."""
 
-    def lose(times: int = 1) -> None:
+    def lose(times: int = 1, *, after: int = 0) -> None:
         receive = Link._receive
-        left = [times]
+        left, before = [times], [after]
 
         def lossy(link, connection, count):
             replies = receive(link, connection, count)
-            if left[0] and not any(isinstance(reply, ScriptMissing) for reply in replies):
+            if before[0]:
+                before[0] -= 1
+            elif left[0] and not any(isinstance(reply, ScriptMissing) for reply in replies):
                 left[0] -= 1
                 raise link._unavailable(TimeoutError("the answer is lost"), nothing_done=False)
             return replies

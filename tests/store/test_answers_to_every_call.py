@@ -61,6 +61,7 @@ STORE: dict[str, tuple[str, Call]] = {
     "cancel_each": ("EVALSHA", lambda board: board.store.cancel_each([(job_id(2), "")], now_ms=NOW)),
     "reschedule_each": ("EVALSHA", lambda board: board.store.reschedule_each([(job_id(2), "", NOW + 1)], now_ms=NOW)),
     "reschedule_many": ("EVALSHA", lambda board: board.store.reschedule_many([(job_id(2), NOW + 1)], now_ms=NOW)),
+    "ends": ("ZMSCORE", lambda board: board.store.ends([job_id(3)])),
     "requeue_each": ("EVALSHA", lambda board: board.store.requeue_each([(job_id(3), record(3), "1")], now_ms=NOW)),
     "requeue": ("EVALSHA", lambda board: board.store.requeue(job_id(3), record(3), now_ms=NOW)),
     "pause": ("EVALSHA", lambda board: board.store.pause(now_ms=NOW)),

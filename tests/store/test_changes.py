@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from django_delayq import clock, ids
@@ -290,6 +292,29 @@ def test_requeue_sent_again_does_not_run_it_twice(board):
     board.store.requeue(job_id(1), now_ms=NOW)
     assert board.store.requeue(job_id(1), now_ms=NOW)[0] is Change.CONFLICT
     assert board.dump() == {"jobs": [1], "normal": {1: 0}}
+
+
+@pytest.mark.parametrize("how", ["fail", "cancel"])
+def test_requeue_of_another_end_than_the_one_that_was_seen_is_refused(board, how):
+    def end(number: int) -> None:
+        board.claim(f"n{number}")
+        board.settle(1, how, fence=f"n{number}", now=NOW + number)
+
+    def requeue(ends: dict[UUID, str]) -> Change:
+        [(change, _)] = board.store.requeue_each([(job_id(1), record(1), "1")], ends=ends, date=(NOW, 0), now_ms=NOW)
+        return change
+
+    board.put(1)
+    never = board.store.ends([job_id(1)])
+    end(1)
+    first = board.store.ends([job_id(1)])
+    assert requeue(never) is Change.CONFLICT
+    assert [requeue(first), requeue(first)] == [Change.DONE, Change.CONFLICT]
+    end(2)
+    before = board.dump()
+    assert requeue(first) is Change.CONFLICT
+    assert board.dump() == before
+    assert requeue(board.store.ends([job_id(1)])) is Change.DONE
 
 
 def test_requeue_does_not_take_a_key_from_its_holder(board):

@@ -2,11 +2,12 @@
 -- keys: jobs high normal low leases cancels keys failed finished runs events wake meta stats asks names holders blocked waiters
 -- include: begin tries bulk priority_bands nowhere concurrency_limit concurrency_name tombstone wake unique_key
 -- ARGV: now by why, due ('' to use delay), delay ms from Redis's now, id, record, vouched, name of that record in the format of
---   schedule
+--   schedule, end
 --   record: '' to use the record of a failed job in Redis; vouched: '1' if the caller knows that the job failed or was
 --   cancelled. Otherwise the record only counts if a tombstone shows that it was cancelled or displaced. A tombstone of a success overrules
 --   it. 'unresolved': no event shows how the job ended, a person decided that it runs again, and no tombstone overrules that
--- Returns status, id, due. status: done, running, conflict (already scheduled, succeeded, or another job holds its key: id),
+--   end: the score of the only end from which it may be put back, '0': no score is known; '' any. With another end, it was put back before
+-- Returns status, id, due. status: done, running, conflict (already scheduled, succeeded, another end, or another job holds its key: id),
 --   unknown (no record here and none given). Error before any write: RESTORING, while rolled-back data is being corrected: rows that
 --   do not record a requeue would end the job again.
 -- O(log N).
@@ -15,19 +16,23 @@ try_writes()
 if redis.call('HEXISTS', k_meta, 'rolled') == 1 then
   return redis.error_reply('RESTORING what was rolled back is being put right; ask again in a moment')
 end
-local date, delay, id, given, vouch, name = unpack(ARGV, 4, 9)
+local date, delay, id, given, vouch, name, seen = unpack(ARGV, 4, 10)
 local due = tonumber(date) or (now + tonumber(delay))
 local vouched = vouch ~= ''
 local kept = redis.call('HGET', k_jobs, id)
 local failed = redis.call('ZSCORE', k_failed, id)
-local how = end_of(redis.call('ZSCORE', k_finished, id))
+local finished = redis.call('ZSCORE', k_finished, id)
+local how = end_of(finished)
 local cancelled, succeeded = how == 'cancelled' or how == 'displaced', how == 'succeeded'
 local status, holder = 'done', id
+local ended = failed or (how ~= 'finished' and finished) -- otherwise tidy has dated the tombstone
 local place = kept and header(kept)
 if kept and not failed and not (place and is_nowhere(id, place)) then
   status = redis.call('ZSCORE', k_leases, id) and 'running' or 'conflict'
 elseif succeeded and vouch ~= 'unresolved' then
   status = 'conflict' -- the caller has an old row, because the mirror lags
+elseif seen ~= '' and ended and tonumber(ended) ~= tonumber(seen) then
+  status = 'conflict'
 else
   local record = given ~= '' and (vouched or cancelled) and given or kept
   local band, durable, _, key = header(record or '')

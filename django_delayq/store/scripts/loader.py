@@ -9,7 +9,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 from uuid import UUID
 
 from django_delayq import ids
@@ -19,6 +19,7 @@ from django_delayq.store.connection.link import Link, ScriptMissing
 from django_delayq.store.keys import NAMES, Keys
 from django_delayq.store.scripts import decode, formats, site
 
+T = TypeVar("T")
 REPEATS: Final = 6  # a queue gets its id once; the server may forget a script again between its load and its call
 ACCEPTS: Final = {"inspect": "none", "assign": "any"}  # which scripts accept a queue without an id, or of any site; see begin.lua
 
@@ -106,7 +107,7 @@ def start_each(
     return lambda: _completed(receive(), link, script, keys, commands, len(calls))
 
 
-def value(reply: Any) -> Any:
+def value(reply: T | Exception) -> T:
     """The reply, if it is no error.
 
     Raises:

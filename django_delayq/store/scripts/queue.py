@@ -8,6 +8,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args
 from uuid import UUID
 
@@ -359,7 +360,7 @@ class QueueStore:
         [answer] = self.cancel_each(
             [(job, lacking)], actor=actor, reason=reason, unless=unless, abort=abort, replicas=replicas, now_ms=now_ms
         )
-        return _value(answer)
+        return loader.value(answer)
 
     def cancel_each(
         self,
@@ -398,7 +399,7 @@ class QueueStore:
         [answer] = self.reschedule_each(
             [(job, lacking, date)], actor=actor, reason=reason, unless=unless, policy=policy, replicas=replicas, now_ms=now_ms
         )
-        return _value(answer)
+        return loader.value(answer)
 
     def reschedule_each(
         self,
@@ -456,24 +457,33 @@ class QueueStore:
         date = "" if due_ms is None else due_ms, delay_ms
         vouch: Vouch = "unresolved" if unresolved else "1" if vouched else ""
         [answer] = self.requeue_each([(job, record, vouch)], date=date, actor=actor, reason=reason, now_ms=now_ms)
-        return _value(answer)
+        return loader.value(answer)
+
+    def ends(self, jobs: Sequence[UUID]) -> dict[UUID, str]:
+        """For each of these jobs, at most 200, what identifies its last end, for `requeue_each`."""
+        names = [ids.short(id) for id in jobs]
+        scores = self.link.execute_many([("ZMSCORE", self.keys[key], *names) for key in ("failed", "finished")])
+        failed, finished = map(loader.value, scores)
+        return {id: decode.text(one or other or b"0") for id, one, other in zip(jobs, failed, finished, strict=True)}
 
     def requeue_each(
         self,
         jobs: Sequence[tuple[UUID, JobRecord | None, Vouch]],
         *,
+        ends: Mapping[UUID, str] = MappingProxyType({}),
         date: tuple[int | str, int] = ("", 0),
         actor: str = "",
         reason: str = "",
         now_ms: int | None = None,
     ) -> list[tuple[Change, UUID] | DelayqError]:
         """Like `requeue`, for several jobs in one write, each with its record and what the caller knows of its end. `date`: in ms, or
-        "" and a delay. Returns for each job the result, or its error.
+        "" and a delay. `ends`: those of which a repeat must not put back a later one, see `ends`. Returns for each job the result, or
+        its error.
         """
         calls = []
         for job, record, vouch in jobs:
             given, name = (self.written(record), told_of(record.payload)) if record else (b"", "")
-            calls.append((*date, ids.short(job), given, vouch, name))
+            calls.append((*date, ids.short(job), given, vouch, name, ends.get(job, "")))
         return [_read(_requeued, replies) for replies in self._each("requeue", calls, now_ms, actor, reason)]
 
     def pause(self, *, actor: str = "", reason: str = "", on_way_back: bool = False, now_ms: int | None = None) -> bool:
@@ -555,13 +565,6 @@ def _read(read: Callable[[list[Any]], T], replies: list[Any]) -> T | DelayqError
     """What `read` makes of the replies to a call; the error of the last one, if it is an error."""
     answered = [reply for reply in replies if not isinstance(reply, DelayqError)]
     return read(answered) if answered else replies[-1]
-
-
-def _value(answer: T | DelayqError) -> T:
-    """The answer; raises the error."""
-    if isinstance(answer, DelayqError):
-        raise answer
-    return answer
 
 
 def _requeued(replies: list[Any]) -> tuple[Change, UUID]:
