@@ -224,8 +224,9 @@ class KeyTaken(DelayqError):
 
 class StoreUnavailable(DelayqError):
     """Redis could not be reached, did not respond in time, or rejected the call. If `nothing_done` is True, nothing was changed. You
-    can call the function again once the cause is fixed. Otherwise, the change may have been made. It is safe to repeat a cancellation,
-    a new date or a requeue, but calling `schedule()` again creates another job. `jobs` contains the ids of the jobs with redis
+    can call the function again once the cause is fixed. Otherwise, the change may have been made. It is safe to repeat a cancellation
+    or a new date. A repeated requeue does nothing, unless the job has failed again in the meantime. Calling `schedule()` again creates
+    another job. `jobs` contains the ids of the jobs with redis
     durability that may not have been scheduled. Pass them to `delayq.get` to find out.
     """
 

@@ -300,22 +300,29 @@ MOST_NAMED: Final = 5  # jobs that a message names
 
 @dataclass(slots=True)
 class Report:
-    """The number of jobs per result, and the failed jobs per error message."""
+    """The number of jobs per result, and the failed jobs per error message and whether their result is unknown."""
 
     counts: Counter[Change] = field(default_factory=Counter)
-    errors: dict[str, list[str]] = field(default_factory=dict)
+    errors: dict[tuple[str, bool], list[str]] = field(default_factory=dict)
 
     def tell(self, request: HttpRequest, verb: Verb) -> None:
         parts = [str(verb.answers[change]) % {"count": self.counts[change]} for change in Change if self.counts[change]]
         if parts:
             level = messages.SUCCESS if set(self.counts) == {Change.DONE} else messages.WARNING
             messages.add_message(request, level, capfirst(", ".join(parts)) + ".")
-        for error, jobs in self.errors.items():
-            text = ngettext(
-                "%(count)d job was not changed (%(jobs)s): %(error)s",
-                "%(count)d jobs were not changed (%(jobs)s): %(error)s",
-                len(jobs),
-            )
+        for (error, unknown), jobs in self.errors.items():
+            if unknown:
+                text = ngettext(
+                    "The result for %(count)d job is unknown (%(jobs)s): %(error)s Look at it again before you repeat the action.",
+                    "The result for %(count)d jobs is unknown (%(jobs)s): %(error)s Look at them again before you repeat the action.",
+                    len(jobs),
+                )
+            else:
+                text = ngettext(
+                    "%(count)d job was not changed (%(jobs)s): %(error)s",
+                    "%(count)d jobs were not changed (%(jobs)s): %(error)s",
+                    len(jobs),
+                )
             named = ", ".join(jobs[:MOST_NAMED]) + ", …" * (len(jobs) > MOST_NAMED)
             messages.error(request, text % {"count": len(jobs), "jobs": named, "error": error})
 
@@ -335,7 +342,7 @@ def carry_out(request: HttpRequest, verb: Verb, jobs: Iterable[Job], *, reason: 
     report, touched = Report(), list[Job]()
     for job, answer in apply(verb.each, jobs, actor=actor(request), reason=reason, **date):
         if isinstance(answer, DelayqError):
-            report.errors.setdefault(error_text(answer), []).append(ids.short(job.pk))
+            report.errors.setdefault((error_text(answer), verbs.is_unknown(answer)), []).append(ids.short(job.pk))
             continue
         report.counts[answer] += 1
         if answer in verb.effects:

@@ -18,6 +18,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
+from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.models import Job
 from django_delayq.producer import acts
 from django_delayq.producer.changes import Answer, ChangeTarget
@@ -222,6 +223,11 @@ def apply(each: Each, jobs: Iterable[J], **how: Any) -> Iterator[tuple[J, Answer
     """
     named, shown = tee(jobs)
     return zip(shown, each((ChangeTarget(job.id, job.queue) for job in named), **how), strict=True)
+
+
+def is_unknown(error: DelayqError) -> bool:
+    """Whether the job may have been changed: the reply was lost, for example."""
+    return isinstance(error, StoreUnavailable) and not error.nothing_done
 
 
 def write_admin_log(user: object, model: type[Model], objects: Iterable[tuple[str, str]], sentence: str, flag: int = CHANGE) -> None:

@@ -15,7 +15,7 @@ from django.template.defaultfilters import pluralize
 
 from django_delayq import conf, ids
 from django_delayq.console import overview
-from django_delayq.console.verbs import NamedJob, Verb, apply
+from django_delayq.console.verbs import NamedJob, Verb, apply, is_unknown
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.management import UsageError
 from django_delayq.management.job_filters import known_queue, moment, named_key, named_queues, seconds, targets
@@ -86,12 +86,25 @@ def change(verb: Verb, out: TextIO, options: dict[str, Any]) -> int:
         raise errors[0][1]
     if answers:
         _report(out, options, verb, answers)
+    unknown = [(job, error) for job, error in errors if is_unknown(error)]
+    left = [(job, error) for job, error in errors if not is_unknown(error)]
+    texts = []
+    if left:
+        texts.append(f"{len(left)} of {len(chosen)} jobs {pluralize(len(left), 'was,were')} not changed. {_causes(left)}")
+    if unknown:
+        texts.append(
+            f"The result for {len(unknown)} of {len(chosen)} jobs is unknown. {_causes(unknown)} Look at these jobs again before you "
+            "repeat the command."
+        )
+    raise CommandError(" ".join(texts)) from errors[-1][1]
+
+
+def _causes(errors: Sequence[tuple[NamedJob, DelayqError]]) -> str:
+    """The jobs of each error."""
     causes: dict[str, list[str]] = {}
     for job, error in errors:
         causes.setdefault(str(error), []).append(ids.short(job.id))
-    texts = [f"{', '.join(jobs[:5])}{', …' * (len(jobs) > 5)}: {cause}" for cause, jobs in causes.items()]
-    said = f"{len(errors)} of {len(chosen)} jobs {pluralize(len(errors), 'was,were')} not changed. {' '.join(texts)}"
-    raise CommandError(said) from errors[-1][1]
+    return " ".join(f"{', '.join(jobs[:5])}{', …' * (len(jobs) > 5)}: {cause}" for cause, jobs in causes.items())
 
 
 def _report(out: TextIO, options: dict[str, Any], verb: Verb, answers: Sequence[dict[str, Any]]) -> int:

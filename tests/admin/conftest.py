@@ -10,7 +10,7 @@ from django.urls import reverse
 
 import django_delayq as delayq
 from django_delayq.producer.task import registry
-from tests.management.conftest import Shop, beat, lose_redis
+from tests.management.conftest import Shop, beat, lose_redis, lost_cancel
 from tests.mirror.conftest import Orders  # noqa: F401
 
 JOBS = "/admin/delayq/job/"
@@ -46,7 +46,7 @@ ALL = (
     "view_target",
 )
 
-__all__ = ["Shop", "beat", "lose_redis"]
+__all__ = ["Shop", "beat", "lose_redis", "lost_cancel"]
 
 
 @pytest.fixture

@@ -159,6 +159,15 @@ def test_without_redis_nothing_is_done_and_that_is_said(orders, staff, settings)
     assert not LogEntry.objects.exists()
 
 
+def test_after_a_lost_reply_the_result_is_unknown_and_that_is_said(orders, staff, lost_cancel):
+    jobs = orders.scheduled(2)
+    done = choose(staff(), "cancel", jobs, confirmed="1")
+    text = said(done)[0]
+    assert text.startswith(f"The result for 2 jobs is unknown ({', '.join(job.short_id for job in jobs)}): ")
+    assert text.endswith(" Look at them again before you repeat the action.")
+    assert [orders.in_redis(job) for job in jobs] == ["finished"] * 2
+
+
 def test_jobs_of_a_queue_that_is_no_longer_listed_do_not_stop_the_others(orders, staff, settings):
     gone = orders.scheduled(1)[0]
     Job.objects.update(queue="old")

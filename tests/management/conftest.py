@@ -16,8 +16,10 @@ from django.db.backends.base.base import NO_DB_ALIAS
 
 import django_delayq as delayq
 from django_delayq import clock, conf
+from django_delayq.exceptions import StoreUnavailable
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
+from django_delayq.store.scripts.queue import QueueStore
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.worker import outcome
 from tests.mirror.conftest import Orders
@@ -125,6 +127,18 @@ class Shop(Orders):
 @pytest.fixture
 def orders(delayq_redis, transactional_db) -> Shop:
     return Shop()
+
+
+@pytest.fixture
+def lost_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis cancels jobs, and its replies are lost."""
+    cancel = QueueStore.cancel_each
+
+    def without_a_reply(*args: Any, **options: Any) -> Any:
+        cancel(*args, **options)
+        raise StoreUnavailable(code="redis_away", where="here", cause="the reply was lost")
+
+    monkeypatch.setattr(QueueStore, "cancel_each", without_a_reply)
 
 
 def lose_redis(settings: Any) -> None:

@@ -296,6 +296,15 @@ def test_what_was_done_before_redis_went_down_is_told(run, orders, settings, mon
     assert f"1 of 3 jobs was not changed. {jobs[2].short_id}: " in answer.error
 
 
+def test_after_a_lost_reply_the_result_is_unknown(run, orders, lost_cancel):
+    jobs, over = orders.scheduled(2), orders.ended("ack")
+    answer = run("cancel", *[job.id for job in (*jobs, over)])
+    assert answer.code == 1
+    assert f"The result for 2 of 3 jobs is unknown. {jobs[0].short_id}, {jobs[1].short_id}: Redis at here " in answer.error
+    assert answer.error.endswith("Look at these jobs again before you repeat the command.")
+    assert [orders.in_redis(job.id) for job in jobs] == ["finished"] * 2
+
+
 def test_a_search_names_the_jobs(run, orders):
     orders.ended("fail")
     near, far = orders.scheduled(delay="1m")[0], orders.scheduled(delay="3d")[0]
