@@ -5,6 +5,7 @@ The limits are the highest figures of today, in a whole run of the tests. A chan
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from django.db import transaction
 from django.test import Client
 
 import django_delayq as delayq
-from django_delayq import clock
+from django_delayq.producer import publish
 from tests.tasks_for_tests import close_order
 
 PACKAGE = f"{Path(delayq.__file__).parent}/"
@@ -72,9 +73,10 @@ def cancel_by_key(key: str) -> object:
 
 
 @pytest.fixture
-def warm(transactional_db, delayq, monkeypatch):
-    """Whatever a process does once, or once a second, has been done."""
-    monkeypatch.setattr(clock, "monotonic", lambda now=clock.monotonic(): now)
+def warm(transactional_db, delayq, monkeypatch, caplog):
+    """Whatever a process does once, or once a second, has been done. Runs write no log lines, even if a test before made them."""
+    caplog.set_level(logging.WARNING, "django_delayq.worker.job")
+    monkeypatch.setattr(publish, "UNCONFIRMED", 3600.0)
     for number in range(3):
         put(number)
     delayq.advance("1h")
