@@ -88,8 +88,8 @@ class Replicas:
                 try:
                     *replies, found = send()()
                 except (StoreUnavailable, StoreError) as error:
-                    replies = [error]
-                if any(isinstance(reply, Exception) for reply in replies):
+                    replies = [error] * len(calls)
+                if any(map(_fails_now, sent[0], replies)):
                     found = 0  # the master may have become a replica: the first calls have made the change
                     clock.sleep(WAIT_MS / 1000)
                 else:
@@ -98,6 +98,11 @@ class Replicas:
             return sent
 
         return answer
+
+
+def _fails_now(before: Any, reply: Any) -> bool:
+    """Whether a call that was carried out before is refused now. A call that was always refused has changed nothing."""
+    return isinstance(reply, Exception) and not isinstance(before, Exception)
 
 
 def replica_findings(places: Places, wanted: Iterable[tuple[str, int, int]]) -> Iterator[Finding]:
