@@ -50,7 +50,9 @@ class ChangeTarget(NamedTuple):
 
 
 class JobChange(ABC):
-    """A change of jobs."""
+    """A change of jobs. `payloads`: whether it needs the records of the rows; otherwise these are without a payload."""
+
+    payloads = False
 
     def __init__(self, actor: str, reason: str) -> None:
         self.actor, self.reason = actor, reason
@@ -352,7 +354,7 @@ def _batch(
     """
     answers: dict[UUID, Answer] = {}
     pending = Pending.among({target.id for target in targets})
-    rows = lookup.rows_of([target.id for target in targets if target.id not in pending])
+    rows = lookup.rows_of([target.id for target in targets if target.id not in pending], payloads=act.payloads)
     _change_far(act, targets, rows, answers)
     parts: dict[tuple[str, int], list[ChangeTarget]] = {}
     for id, queue, _ in targets:
@@ -402,7 +404,7 @@ def _change_far(act: JobChange, targets: Sequence[ChangeTarget], rows: dict[UUID
         except DelayqError as error:
             answers |= dict.fromkeys(jobs, error)
         if gone := [id for id in jobs if id not in answers]:
-            again = lookup.rows_of(gone)
+            again = lookup.rows_of(gone, payloads=act.payloads)
             rows |= {id: again.get(id, rows[id]) for id in gone}
 
 

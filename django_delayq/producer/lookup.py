@@ -61,9 +61,9 @@ def row_of(id: UUID) -> StoredJob | None:
     return rows_of([id]).get(id)
 
 
-def rows_of(jobs: Sequence[UUID]) -> dict[UUID, StoredJob]:
-    """The rows of those of these jobs that have a row, see `row_of`."""
-    return {row.record.id: row for row in (outbox.jobs.read(jobs) if outbox.installed else ())}
+def rows_of(jobs: Sequence[UUID], *, payloads: bool = True) -> dict[UUID, StoredJob]:
+    """The rows of those of these jobs that have a row, see `row_of` and `outbox.jobs.read`."""
+    return {row.record.id: row for row in (outbox.jobs.read(jobs, payloads=payloads) if outbox.installed else ())}
 
 
 def row_in_any(id: UUID, partitions: Iterable[int]) -> StoredJob | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import UUID
 
 from django.db import transaction
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from django_delayq.models import Job
 
 logger = Logger("django_delayq")
+MOST_BYTES: Final = 4_000_000  # of the payloads in one write, unless a single one is larger
 A = TypeVar("A", bound=Answer)
 
 
@@ -38,6 +39,8 @@ def revived(record: JobRecord, queue: str) -> JobRecord:
 
 class Requeue(JobChange):
     """Puts jobs back, see `acts.requeue`. `by_person`: also unresolved ones, see `acts.requeue_by_person`. `ends`: see `ends`."""
+
+    payloads = True
 
     def __init__(self, actor: str, reason: str, *, by_person: bool, ends: Mapping[UUID, str] = MappingProxyType({})) -> None:
         super().__init__(actor, reason)
@@ -66,8 +69,9 @@ class Requeue(JobChange):
         if free and waits_for_commit():
             for target, record in free:
                 answers[target.id] = self._at_commit(target, name, record)
-        elif free:
-            self._put_back(store, free, answers)
+        else:
+            for some in _portions(free):
+                self._put_back(store, some, answers)
 
     def _put_back(self, store: QueueStore, free: Sequence[tuple[ChangeTarget, JobRecord | None]], answers: dict[UUID, Answer]) -> None:
         name, jobs = store.queue, [target.id for target, _ in free]
@@ -97,6 +101,20 @@ class Requeue(JobChange):
         if holder not in (None, target.id):
             return Change.CONFLICT
         return at_commit("requeued", target.id, queue, partial(one, self, target.id, queue))
+
+
+def _portions(jobs: Iterable[tuple[ChangeTarget, JobRecord | None]]) -> Iterator[list[tuple[ChangeTarget, JobRecord | None]]]:
+    """Divides jobs, in their order, so that the records of a write do not become too large together."""
+    some, size = list[tuple[ChangeTarget, JobRecord | None]](), 0
+    for target, record in jobs:
+        more = len(record.payload) if record else 0
+        if some and size + more > MOST_BYTES:
+            yield some
+            some, size = [], 0
+        some.append((target, record))
+        size += more
+    if some:
+        yield some
 
 
 def ends(jobs: Iterable[Job]) -> dict[UUID, str]:

@@ -18,7 +18,7 @@ from django_delayq.console.verbs import NamedJob
 from django_delayq.exceptions import DelayqError, QueueUnknown, StoreUnavailable
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.models import Event, Job, Operation
-from django_delayq.producer import outbox
+from django_delayq.producer import outbox, put_back
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change, EndingKind, EventKind
 from tests.mirror.conftest import horizon, loop, lost_reply, sent
@@ -119,6 +119,24 @@ def test_nor_does_a_key_of_each_job(orders, loop, sent, verb, redis, database):
     assert answers == ["done"] * 20
     assert len(sent) <= redis
     assert len(queries) <= database, "\n".join(query["sql"][:140] for query in queries)
+
+
+@pytest.mark.parametrize("verb", ["cancel", "reschedule", "run_now", "mark_failed"])
+def test_a_change_that_needs_no_payloads_does_not_load_them(orders, verb):
+    jobs = STARTS[verb](orders, 3)
+    with CaptureQueriesContext(connection) as queries:
+        assert act(verb, jobs, **(AN_HOUR if verb == "reschedule" else {})) == ["done"] * 3
+    assert [query["sql"][:400] for query in queries if '"kwargs"' in query["sql"]] == []
+
+
+def test_large_payloads_of_a_requeue_go_in_several_writes(orders, sent, monkeypatch):
+    jobs = failed(orders, 7)
+    size = len(outbox.jobs.read([jobs[0].id])[0].record.payload)
+    monkeypatch.setattr(put_back, "MOST_BYTES", 3 * size)
+    act("requeue", [NamedJob(ids.new(), "orders")])  # Redis has the script
+    sent.clear()
+    assert act("requeue", jobs) == ["done"] * 7
+    assert [len(call) for call in sent] == [3, 3, 1]
 
 
 def test_each_job_has_its_own_answer(orders, settings):

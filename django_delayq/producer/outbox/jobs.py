@@ -32,6 +32,7 @@ HOLDING: Final = Q(durable=True) | Q(ending=EndingKind.UNKNOWN.value)  # the unf
 # than to find the rows.
 WAITING: Final = ("created_at", "id", "key", "ending", "task", "state", "durable", "far", "settled")
 RESOLVED: Final = "resolved"  # also without a script: a person decided how a job ended. Its detail has the state
+PAYLOAD: Final = ("args", "kwargs", "options")  # columns
 WHOLE: Final = ""  # the name of the step that is the whole run, if it is atomic
 
 
@@ -39,10 +40,15 @@ class _TakenBack(Exception):
     """Rolls back a transaction that must change nothing."""
 
 
-def read(jobs: Sequence[UUID]) -> list[StoredJob]:
-    """The readable rows of these jobs, oldest first by the database's clock. Stubs are left out."""
+def read(jobs: Sequence[UUID], *, payloads: bool = True) -> list[StoredJob]:
+    """The readable rows of these jobs, oldest first by the database's clock. Stubs are left out. Without `payloads`, which can have
+    megabytes each, the records have none.
+    """
     read, now = [], None
-    for row in Job.objects.filter(pk__in=jobs).order_by("created_at", "id") if jobs else ():
+    found = Job.objects.filter(pk__in=jobs).defer("result", "error", *(() if payloads else PAYLOAD))
+    for row in found.order_by("created_at", "id") if jobs else ():
+        if not payloads:
+            row.args, row.kwargs, row.options = [], {}, {}
         if now is None and row.delay_ms is not None and row.published is None:
             now = database.now()
         with contextlib.suppress(PayloadError):
