@@ -20,7 +20,7 @@ from django_delayq.producer.commit import Pending
 from django_delayq.producer.outbox.shapes import ChangeRequest, RowUpdate, StoredJob
 from django_delayq.producer.publish import TRIES, Publisher
 from django_delayq.producer.stores import stores
-from django_delayq.states import FINISHED, Change, EndingKind, EventKind, State
+from django_delayq.states import FINISHED, REQUEUEABLE, Change, EndingKind, EventKind, State
 from django_delayq.store.connection.error_replies import StoreError, for_callers
 from django_delayq.store.connection.link import FanOut, Link
 from django_delayq.store.scripts import decode, loader
@@ -84,10 +84,12 @@ class JobChange(ABC):
 
 class RedisChange(JobChange):
     """A change that Redis makes, and that the row of the job then gets. `done_before`: the value of `lacking` which tells the next
-    server that another server has already answered DONE, so that no worker had started the job there.
+    server that another server has already answered DONE, so that no worker had started the job there. `ended`: its value
+    for a row that has ended.
     """
 
     done_before: str
+    ended = ""
 
     @abstractmethod
     def ask(
@@ -128,7 +130,11 @@ class RedisChange(JobChange):
         """Asks Redis, publishes jobs that Redis lacks, and updates the rows. So the answer of Redis is still known after Redis forgets
         the job.
         """
-        asked = list(zip((target.id for target in targets), _lacking([target.row for target in targets], store), strict=True))
+        states = zip(targets, _lacking([target.row for target in targets], store), strict=True)
+        asked = [
+            (target.id, self.ended if target.row is not None and target.row.state in REQUEUEABLE else lacking)
+            for target, lacking in states
+        ]
         lacks, made = [], []
         for target, (_, lacking), changed in zip(targets, asked, self._asked(store, asked, replicas), strict=True):
             row = target.row
@@ -237,6 +243,7 @@ class Move(RedisChange):
     """Gives jobs another date. If `delay_ms` is None, `due_ms` is the date. `policy`: see `QueueStore.reschedule`."""
 
     done_before = "waited"
+    ended = "ended"
 
     def __init__(self, actor: str, reason: str, delay_ms: int | None, due_ms: int, policy: Policy = "", *, request: int = 0) -> None:
         super().__init__(actor, reason)

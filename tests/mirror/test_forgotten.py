@@ -64,6 +64,19 @@ def test_a_cancel_that_another_server_forgot_is_done_again(orders, loop, redis_s
     assert (Job.objects.get(pk=job.id).state, Job.objects.get(pk=job.id).settled) == ("cancelled", "")
 
 
+def test_a_job_whose_cancel_another_server_forgot_gets_no_new_date(orders, loop, redis_server):
+    job = delayq.schedule(close_order, 1, delay="1h")
+    settle_down(orders, loop)
+    copy = snapshot(redis_server.link)
+    job.cancel()
+    bring_back(redis_server.link, copy)
+    redis_server.link.execute("HSET", orders.mirror.log.keys["meta"], "server", "the one before")
+    assert job.reschedule(delay="2h") is delayq.Change.FINISHED
+    settle_down(orders, loop)
+    assert in_redis(orders) == {}
+    assert Job.objects.get(pk=job.id).state == "cancelled"
+
+
 @pytest.fixture
 def before_the_note(monkeypatch):
     """Takes what is to happen between Redis' answer to a cancel and the note of it in the row."""

@@ -3,7 +3,8 @@
 -- include: begin tries bulk priority_bands concurrency_limit wake unique_key epoch
 -- ARGV: now by why, the epoch in which nothing may be done ('' none), the state of a missing job according to its row ('' unknown; see
 --   epoch.lua: one that may run counts as running; 'waited': also of an existing job: another server made this change before, so it had
---   not started), policy, then per job (at most 200): id date; an id with a leading '=' is a key
+--   not started; 'ended': its row has ended, so an unconfirmed server that still has the job has older data), policy, then per job (at most
+--   200): id date; an id with a leading '=' is a key
 --   date: ms; with a leading plus a delay from Redis's now
 --   policy: 'earliest' or 'latest': a date that already fits stays, without an event; '' changes every date
 -- Returns the epoch and the id of the event ('' if nothing changed), then per job: status id due (the current date) item. status:
@@ -32,6 +33,8 @@ for i = FIRST, #ARGV, 2 do
   local date = tonumber(band and (named and date_of(id, band) or redis.call('ZSCORE', BANDS[band], id)) or '')
   if (record and redis.call('ZSCORE', k_leases, id)) or (date and lacking ~= 'waited' and may_run(date, true)) then
     status = 'running'
+  elseif date and lacking == 'ended' and confirmed and (rolled or confirmed ~= server()) then
+    status = 'finished'
   elseif date then
     status = 'done'
     if (policy == 'earliest' and date <= due) or (policy == 'latest' and date >= due) then
