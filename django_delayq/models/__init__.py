@@ -23,30 +23,16 @@ from django_delayq.models.internal import PeriodKey as PeriodKey
 from django_delayq.models.internal import Site as Site
 from django_delayq.models.internal import UncheckedKey as UncheckedKey
 from django_delayq.models.periodic import Periodic, SeenDeclaration, Tick
+from django_delayq.models.state_queries import DERIVED as DERIVED
+from django_delayq.models.state_queries import FAR as FAR
+from django_delayq.models.state_queries import PARKED_ROWS as PARKED_ROWS
+from django_delayq.models.state_queries import RETRYING as RETRYING
+from django_delayq.models.state_queries import UNENDED as UNENDED
+from django_delayq.models.state_queries import UNPUBLISHED as UNPUBLISHED
+from django_delayq.models.state_queries import UNRESOLVED as UNRESOLVED
+from django_delayq.models.state_queries import of_state as of_state
 from django_delayq.states import CARRIED, CUSTOMER, PARKED, UNFINISHED, AttemptOutcome, EndingKind, State
 from django_delayq.text import visible
-
-# The derived states. No column stores them.
-DERIVED: Final = ("due", "retrying", "parked", "unpublished", "far", "unresolved")
-RETRYING: Final = models.Q(state=State.SCHEDULED.value, attempts__gte=1)  # after at least one attempt
-PARKED_ROWS: Final = models.Q(state=State.SCHEDULED.value, fingerprint__in=sorted(PARKED))  # no worker that claimed them could run them
-UNENDED: Final = (State.SCHEDULED.value, State.RUNNING.value)
-# No event says how the job ended, or whether it ran before Redis lost it. A person decides. Until then the row holds its key, and is
-# neither published nor restored. The first three conditions let a database find the few rows by an index.
-UNRESOLVED: Final = models.Q(state__in=UNENDED, published__isnull=True, far=False, ending=EndingKind.UNKNOWN.value)
-_UNCONFIRMED: Final = models.Q(state=State.SCHEDULED.value, published__isnull=True, far=False)
-# Redis has not confirmed them, so the relay publishes them.
-UNPUBLISHED: Final = _UNCONFIRMED & ~models.Q(ending=EndingKind.UNKNOWN.value)
-# Redis does not know them.
-FAR: Final = models.Q(far=True, state=State.SCHEDULED.value, published__isnull=True, last_event="")
-
-
-def of_state(state: str, at: datetime | None = None) -> models.Q:
-    """The rows of a state, or of a derived one. Due jobs have a date before `at`, by default now."""
-    if state == "due":
-        return models.Q(state=State.SCHEDULED.value, run_at__lte=at or clock.now())
-    found = {"retrying": RETRYING, "parked": PARKED_ROWS, "unpublished": UNPUBLISHED, "far": FAR, "unresolved": UNRESOLVED}.get(state)
-    return found or models.Q(state=state)
 
 
 def meta_of(options: Any) -> dict[str, Any]:
