@@ -114,8 +114,7 @@ class LoopRunner:
         """
         raced, self._called, self._raced = self._raced, False, False
         try:
-            with untraced():
-                sleep = self.batched.poll(replies) if self.batched is not None else self.loop.poll()
+            sleep = self.batched.poll(replies) if self.batched is not None else self.loop.poll()
         except (StoreUnavailable, StoreError, DriverError, ClocksDiffer) as error:  # InterfaceError is not a DatabaseError
             self.failures += 1
             self.away = isinstance(error, StoreUnavailable)
@@ -343,13 +342,14 @@ class Service:
         """Gives the loops their turns until `stop()`. Then folds the remaining events, if the servers are available. `wait` sleeps
         for so many seconds, or until that descriptor (-1: none) can be read.
         """
-        while not stop():
-            seconds = self.poll()
-            if seconds > 0:
-                wait(seconds, self.descriptor)
-        if self._line is not None:
-            self._line.close()
-        self._fold_the_rest()
+        with untraced():
+            while not stop():
+                seconds = self.poll()
+                if seconds > 0:
+                    wait(seconds, self.descriptor)
+            if self._line is not None:
+                self._line.close()
+            self._fold_the_rest()
 
     def _fold_the_rest(self) -> None:
         """Folds the remaining events of each available server. It does not wait for a server that was unavailable a moment ago."""

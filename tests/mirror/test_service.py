@@ -233,6 +233,18 @@ def test_a_service_that_is_to_end_does_not_wait_once_more_for_a_server_that_is_a
     assert drained == [None]
 
 
+def test_no_pass_of_a_service_is_traced_and_neither_is_its_last_fold(service, monkeypatch):
+    """A worker that ends on a busy machine often finds events to fold."""
+    utils = pytest.importorskip("opentelemetry.instrumentation.utils")
+    traced: list[bool] = []
+    for name in ("poll", "_fold_the_rest"):
+        monkeypatch.setattr(service, name, lambda: traced.append(utils.is_instrumentation_enabled()) or 0.0)
+    passes = iter([False, True])
+    service.run(stop=lambda: next(passes), wait=lambda *_: None)
+    assert traced == [False, False]
+    assert utils.is_instrumentation_enabled()
+
+
 @pytest.mark.parametrize("known", [True, False], ids=["found away before", "found away at the end"])
 def test_a_service_that_is_to_end_folds_what_is_on_the_masters_that_are_there(transactional_db, settings, caplog, known):
     with ClusterServers(cluster_require_full_coverage="no", cluster_node_timeout="60000") as cluster:
