@@ -12,6 +12,7 @@ from django_delayq.mirror.checkpoint import locked_checkpoint
 from django_delayq.mirror.prune import PruneLoop
 from django_delayq.models import Attempt, Event, Job, Operation, database
 from django_delayq.producer.stores import stores
+from django_delayq.store.scripts import decode
 from tests.management.conftest import lose_redis
 
 
@@ -131,7 +132,9 @@ def test_prune_deletes_nothing_while_redis_cannot_say_what_time_it_is(run, old, 
 
 @pytest.mark.parametrize("wrong_by", [timedelta(days=31), timedelta(hours=25), timedelta(minutes=5), timedelta(hours=-2)])
 def test_prune_deletes_nothing_while_the_clocks_of_database_and_redis_differ(run, old, monkeypatch, wrong_by):
-    monkeypatch.setattr(database, "now", lambda: clock.now() + wrong_by)
+    of_redis = clock.from_ms(clock.wall_ms())
+    monkeypatch.setattr(decode, "time_ms", lambda _reply: clock.to_ms(of_redis))
+    monkeypatch.setattr(database, "now", lambda: of_redis + wrong_by)
     answer = run("prune", "--yes")
     assert answer.code == 1
     assert "Nothing is deleted while they differ by five minutes or more" in answer.error

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
 import pytest
+import time_machine
 
 from django_delayq import conf, under_test
 
@@ -19,3 +23,10 @@ def nothing_seen():
     from tests.testing.shop import SEEN
 
     SEEN.clear()
+
+
+@pytest.fixture
+def stopped_clock() -> Iterator[None]:
+    """Time passes only where the test moves it, so no job is late on a busy machine."""
+    with time_machine.travel(datetime.now(UTC), tick=False):
+        yield

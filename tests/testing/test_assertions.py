@@ -12,6 +12,7 @@ from django_delayq.models import Attempt, Job
 from tests.testing.shop import SEEN, fail_twice, settle_cart, ship_alone
 
 schedule = django_delayq.schedule
+pytestmark = pytest.mark.usefixtures("stopped_clock")
 
 
 def refused(call) -> str:

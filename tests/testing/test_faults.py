@@ -16,6 +16,7 @@ from django_delayq.models import Attempt, Job
 from tests.testing.shop import SEEN, fail_twice, greet, make_user, settle_cart
 
 schedule = django_delayq.schedule
+pytestmark = pytest.mark.usefixtures("stopped_clock")
 
 
 def test_a_crash_loses_the_attempt_and_the_job_comes_back_when_its_lease_has_run_out(delayq):
