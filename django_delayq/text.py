@@ -4,11 +4,14 @@ one cause have in common, and no others.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from difflib import get_close_matches
-from typing import Final
+from inspect import getsource
+from typing import Any, Final
 
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -53,6 +56,19 @@ def clean(text: str, longest: int = LONGEST) -> str:
 def cut(text: str) -> str:
     """The first 80 characters, for a message."""
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def documented(function: Callable[..., Any]) -> tuple[str, str]:
+    """The docstring of a function in one line, and its first sentence without the period. `python -OO` removes docstrings, so it is
+    read from the source then.
+    """
+    found = function.__doc__
+    if found is None:
+        with suppress(OSError):  # there is no source
+            definition: Any = ast.parse(getsource(function)).body[0]
+            found = ast.get_docstring(definition)
+    text = " ".join((found or "").split())
+    return text, text.partition(". ")[0].rstrip(".")
 
 
 def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 
 import pytest
@@ -122,6 +124,13 @@ def test_every_subcommand_explains_itself_and_knows_json(shell, verb):
 def test_the_help_names_every_subcommand(shell):
     _, out, _ = shell("--help")
     assert all(f"    {verb} " in out for verb in VERBS)
+
+
+def test_python_without_docstrings_prints_the_same_help(shell):
+    _, wanted, _ = shell("--help")
+    command = [sys.executable, "-OO", "-m", "django", "delayq", "--help"]
+    shown = subprocess.run(command, env=os.environ, stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert shown.partition("positional arguments:")[2] == wanted.partition("positional arguments:")[2]
 
 
 def test_the_actor_is_known_even_without_a_user_name(monkeypatch):

@@ -17,6 +17,7 @@ from django_delayq.contrib.gateway.openapi import FENCE, JOB_ID, KEY, LEASE, QUE
 from django_delayq.contrib.gateway.parsing import Schema
 from django_delayq.states import Change, State
 from django_delayq.store.scripts.queue import MOST
+from django_delayq.text import documented
 
 app_name = "delayq_gateway"
 
@@ -139,8 +140,7 @@ def _settling(verb: str) -> Iterator[Route]:
 
 def _route(view: Callable[[GatewayCall], Any], path: str, **more: Any) -> Route:
     """The route of a view, with its name. The summary is the first sentence of its docstring."""
-    summary = " ".join((view.__doc__ or "").split()).partition(". ")[0].rstrip(".")
-    return Route(name=view.__name__, path=path, summary=summary, view=view, **more)
+    return Route(name=view.__name__, path=path, summary=documented(view)[1], view=view, **more)
 
 
 ROUTES: Final = (

@@ -22,7 +22,7 @@ from django_delayq.management.output import Visible
 from django_delayq.management.periodic_command import periodic
 from django_delayq.management.put_commands import add_put_commands
 from django_delayq.management.repair_commands import adopt, resign, restore, set_aside
-from django_delayq.text import did_you_mean, visible
+from django_delayq.text import did_you_mean, documented, visible
 
 Run = Callable[[TextIO, dict[str, Any]], int]
 
@@ -41,8 +41,7 @@ class Command(BaseCommand):
         def add(name: str, run: Run, text: str = "") -> ArgumentParser:
             """The description is `text`, or else the docstring of `run`. The list of subcommands shows its first sentence."""
             self.runs.append(name)
-            text = text or " ".join((run.__doc__ or "").split())
-            first = text.partition(". ")[0].rstrip(".")
+            text, first = (text, text.partition(". ")[0]) if text else documented(run)
             found = subcommands.add_parser(name, help=first[:1].lower() + first[1:], description=text[:1].upper() + text[1:])
             found.set_defaults(run=run)
             found.add_argument("--json", action="store_true", help="print a JSON document")
