@@ -41,7 +41,9 @@ WHY: Final = {
     "behind": "is recorded by another database, or this database has lost commits",
 }
 Record = tuple[str, bytes, Standing]  # short id, raw record, which key signed it
-HIDDEN: Final = ("id", "why", "raw")  # columns of a rejected event that are not shown
+# Columns of a rejected event that people see. The others may quote arguments.
+PLACE: Final = ("queue", "partition", "stream_id", "item")
+SHOWN: Final = ("pk", *PLACE, "kind", "job_id", "at", "actor", "length", "code", "text", "noticed_at", "tries")
 
 
 def adopt(out: TextIO, options: dict[str, Any]) -> int:
@@ -243,8 +245,7 @@ def set_aside(out: TextIO, options: dict[str, Any]) -> int:
         return _retry_events(out, options, names)
     total = kept.count()
     hidden = {"text": masking.MASK} if masking.hides() else {}  # the error text may quote a masked value
-    shown = ["pk", *(field.attname for field in SetAside._meta.fields if field.attname not in HIDDEN)]
-    found: list[dict[str, Any]] = [{**row, **hidden} for row in kept.values(*shown)[: options["limit"]]]
+    found: list[dict[str, Any]] = [{**row, **hidden} for row in kept.values(*SHOWN)[: options["limit"]]]
     if options["json"]:
         print_json(out, {"total": total, "events": found})
         return 0
