@@ -57,7 +57,10 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         E037=("HTTP is set, but the package urllib3 is not installed.", 'Run pip install "django-delayq[http]".'),
         E038=("A task uses a queue of messages (CONSUMER is 'pull').", "Choose a queue of workers. To add a message, call push()."),
         E050=("The KEY of a target starts with PREFIX, or two targets have the same KEY.", "Use a different key for each target."),
-        E060=("OBJECT_URL cannot be imported, or is not a function.", "Correct the path to a function that returns a URL or None."),
+        E060=(
+            "OBJECT_URL cannot be imported, or is not a function.",
+            "Correct the path to a function that takes a job and returns a URL or None.",
+        ),
         E065=("TASK_MODULES contains a module that does not exist.", "Correct the name of the module, or remove it."),
     ),
     **_kinds(
@@ -108,7 +111,10 @@ KINDS: Final[Mapping[str, FindingKind]] = {
             "The server or the Sentinels require TLS, but the URL in REDIS does not use it.",
             "Use a URL that starts with rediss://, rediss+sentinel:// or rediss+cluster://.",
         ),
-        E022=("A server has fewer replicas than REPLICAS requires, or rejects WAIT.", "Start more replicas, or reduce REPLICAS."),
+        E022=(
+            "A server has fewer replicas than REPLICAS requires, or rejects WAIT.",
+            "Start more replicas, allow WAIT, or reduce REPLICAS.",
+        ),
         E025=(
             "The queues in Redis belong, or may belong, to another site. The database is a copy, or the site has moved.",
             "For a copy, set a different PREFIX. If the site has moved, run manage.py delayq adopt.",
@@ -161,7 +167,10 @@ KINDS: Final[Mapping[str, FindingKind]] = {
             "On every node, run CONFIG SET cluster-require-full-coverage no and CONFIG REWRITE.",
         ),
         W027=("One master has more than twice its share of the partitions of a queue.", "Move some of the slots to other masters."),
-        W028=("A partition has more jobs than the Cluster can move without delays.", "Increase PARTITIONS, or set a HORIZON."),
+        W028=(
+            "A partition has more jobs than the Cluster can move without delays.",
+            "Increase PARTITIONS, or set a HORIZON, which keeps later jobs in the database.",
+        ),
         W040=(
             "The gateway is installed, but the settings do not enforce TLS.",
             "Set SECURE_SSL_REDIRECT to True. If a proxy terminates TLS and rejects plain requests, set SECURE_PROXY_SSL_HEADER.",
@@ -193,7 +202,10 @@ KINDS: Final[Mapping[str, FindingKind]] = {
             "The events of a queue that are not in the database have reached half of MIRROR_MAX_EVENTS.",
             "Run a worker with the role mirror. If one is running, check its log and the database.",
         ),
-        D021=("A queue in Redis has a newer format than this process supports.", "Upgrade django-delayq in this process."),
+        D021=(
+            "A queue in Redis has a newer format than this process supports.",
+            "Upgrade django-delayq in this process to the release that wrote it.",
+        ),
         D022=("A queue has a HORIZON, but no worker has the role relay for it.", "Start a worker with the role relay for this queue."),
         D023=("Jobs beyond a queue's HORIZON reach Redis too late.", "Check the log of workers with the role relay, and the database."),
         D026=("Jobs are in partitions that the settings do not list.", "Add the number in the message to FORMER_PARTITIONS."),

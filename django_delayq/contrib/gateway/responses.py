@@ -41,12 +41,18 @@ REFUSALS: Final[Mapping[str, Refusal]] = {
     "verb_denied": Refusal(403, "The token is not allowed to {verb}.", "Ask the operator of the queue for this permission."),
     "queue_denied": Refusal(403, "The token does not give access to this queue.", "Ask the operator for access to the queue."),
     "task_denied": Refusal(403, "The token is not allowed to schedule this task.", "GET tasks lists the allowed tasks."),
-    "secret_denied": Refusal(403, "The token cannot send this secret to this host.", "Ask the operator for this secret and host."),
+    "secret_denied": Refusal(
+        403, "The token cannot send this secret to this host.", "Ask the operator for this secret, with scheme, host and port."
+    ),
     "target_denied": Refusal(403, "The token is not allowed to offer to this target.", "Ask the operator for access to the target."),
     "job_unknown": Refusal(404, "There is no job with this id or key that the token can access.", "Check the id and the queue."),
     "queue_unknown": Refusal(404, "There is no queue with this name that the token can access.", "GET queues lists them."),
     "method": Refusal(405, "This URL does not accept {method}.", "See the Allow header for the accepted methods."),
-    "key_held": Refusal(409, "An unfinished job has this key, see holder.", "Cancel it, wait for its end, or use another on_conflict."),
+    "key_held": Refusal(
+        409,
+        "An unfinished job has this key. Its id is in holder.",
+        "Cancel or reschedule it, wait for its end, or use another on_conflict.",
+    ),
     "not_changed": Refusal(409, "The state of the job does not allow this: {change}.", "GET the job to see its state."),
     "queue_of_workers": Refusal(409, "Workers serve this queue, so it has no messages.", "Use POST jobs, or pull from another queue."),
     "no_deliveries": Refusal(409, "Deliveries are disabled: the project has no HTTP setting.", "Ask the operator of the queue."),
@@ -75,7 +81,11 @@ REFUSALS: Final[Mapping[str, Refusal]] = {
     "idempotency_reused": Refusal(422, "Another request has used this Idempotency-Key.", "Use a different key for each request."),
     "rate": Refusal(429, "More than {limit} requests in a minute.", "Wait for the time in Retry-After."),
     "store_away": Refusal(503, f"Redis does not answer. {MAYBE_DONE}", RESEND),
-    "store_refused": Refusal(503, "Redis rejected the request. Nothing was changed.", "Send it again after the time in Retry-After."),
+    "store_refused": Refusal(
+        503,
+        "Redis rejected the request. Nothing was changed.",
+        "Send it again after the time in Retry-After, with the same Idempotency-Key if it had one.",
+    ),
     "database_away": Refusal(503, f"The database does not answer. {MAYBE_DONE}", RESEND),
     "limit_away": Refusal(
         503,
