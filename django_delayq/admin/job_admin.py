@@ -19,7 +19,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern, reverse
-from django.utils.text import capfirst
+from django.utils.text import capfirst, format_lazy
 from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
@@ -43,6 +43,7 @@ from django_delayq.admin.listing import (
 )
 from django_delayq.admin.readonly import MOST, ReadOnlyAdmin, carry_out, is_partial, log, partial_response, permission
 from django_delayq.console import export, keyset, schedule_views, selection
+from django_delayq.console.search_fields import FIELDS
 from django_delayq.console.search_parser import Search
 from django_delayq.console.verbs import UNRESOLVED, VERBS, Verb
 from django_delayq.console.wording import task_name
@@ -66,10 +67,12 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
     list_display_links = ("task_shown",)
     list_filter = (QueueFilter, TaskFilter)
     search_fields = ("id", "key", "task")
-    search_help_text = _(
-        "Text to find in ids, keys, task names, errors and arguments. Or use id: key: task: queue: state: error: "
-        "arg:order_id=77 customer:7 meta:tenant=3 host: target: worker: after:10:00 before:2026-05-01 fingerprint: is:asking "
-        "is:blocked is:crashed; put - or not before a term, and OR between terms"
+    search_help_text = format_lazy(
+        _(
+            "Text to find in ids, keys, task names, errors and arguments. Or use {terms}; put - or not before a term, and OR between "
+            "terms"
+        ),
+        terms=" ".join(f"{word}:{value}" for word, field in FIELDS.items() for value in field.values),
     )
     list_max_show_all = 200
     actions = tuple(VERBS)

@@ -14,6 +14,8 @@ from django.utils import translation
 
 import django_delayq as delayq
 from django_delayq import clock
+from django_delayq.admin.job_admin import JobAdmin
+from django_delayq.console.search_fields import FIELDS
 from django_delayq.models import Periodic, Tick
 from django_delayq.periodic import schedules
 from tests.admin.conftest import JOBS, OPERATIONS, QUEUES, WORKERS, beat, choose, lose_redis, page, said
@@ -22,7 +24,7 @@ from tests.admin.test_periodic import SCHEDULES, declared, made, past
 from tests.admin.test_periodic import page as schedule
 from tests.tasks_for_tests import close_order
 
-PLACEHOLDER = re.compile(r"%\(\w+\)[sd]")
+PLACEHOLDER = re.compile(r"%\(\w+\)[sd]|\{terms\}")
 SAID = frozenset({"title", "aria-label", "placeholder", "data-label", "data-held", "data-trouble", "value"})
 LONG = 16  # characters: a text of this length is not on a page by accident
 
@@ -226,3 +228,10 @@ def test_a_form_refuses_in_the_language_of_the_page(orders, staff):
         shown = client.post(form, {"cron": "0 3 * * *", "look": "1"}).content.decode()
         assert "Nächste Termine" in shown
         assert left_in_english(shown, catalog("de")[0]) == []
+
+
+@pytest.mark.parametrize("language", ["en", "de", "zh-hans"])
+def test_the_help_of_the_search_names_every_term(language):
+    with translation.override(language):
+        shown = str(JobAdmin.search_help_text)
+    assert all(f" {word}:" in shown for word in FIELDS)
