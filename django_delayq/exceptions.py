@@ -103,7 +103,7 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "payload_size": "{task}: the arguments are {size:,} bytes of JSON, and the limit is {limit:,} (MAX_PAYLOAD); store the content "
         "in the database or a file, and pass its id",
         "key_held": "the key is held by the unfinished job {holder}; cancel or reschedule it, or choose another on_conflict",
-        "lock_taken": "The lock {lock!r} is held by {holder} since {since:%Y-%m-%d %H:%M:%S} UTC; its lease ends in {left:.0f} s, "
+        "lock_taken": "The lock {lock!r} is held by {holder} since {since:%Y-%m-%d %H:%M:%S%z}; its lease ends in {left:.0f} s, "
         "unless it is extended. Wait longer (wait=), or try again later.",
         "lock_lost": "The lock {lock!r} is lost: its lease expired, or Redis lost its data. Another holder may have the lock now. "
         "Stop, and write nothing more. To reject late writes of this holder, compare its fence, {fence}.",
