@@ -117,4 +117,4 @@ def test_cancel_of_selected_jobs_in_the_admin(warm):
 
     cancel(put(10))
     job = put(9)
-    within(Trace().of(lambda: cancel(job)), Figures(43, 347, 676))
+    within(Trace().of(lambda: cancel(job)), Figures(44, 347, 676))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Final, cast
 from unittest import mock
@@ -61,6 +62,7 @@ class Kit:
         self._records: RecordKeeper | None = None
         self._followed = FollowedSchedules()
         self._busy = False
+        self._began = 0.0
 
     # around a test
 
@@ -77,6 +79,7 @@ class Kit:
         self._faults.waiting.clear()
         self._followed = FollowedSchedules()
         self._clock.reset()
+        self._began = os.times().elapsed  # no library that controls the time changes it
         for forget in under_test.FORGETS:
             forget()
         if self._records is not None:
@@ -230,7 +233,8 @@ class Kit:
 
         Args:
             delay: The expected delay from now. `run_at`: The expected date, as an aware datetime.
-            within: The tolerance for `delay` or `run_at`, one second by default. Without them, this is the maximum delay from now.
+            within: The tolerance for `delay` or `run_at`. By default, it is one second, and a delay may also be shorter by the time
+                that the test has taken. Without `delay` and `run_at`, this is the maximum delay from now.
 
         Raises:
             AssertionError: There is no such job. The message lists the scheduled jobs.
@@ -238,7 +242,8 @@ class Kit:
         """
         if task is None:
             raise ConfigError("assert_scheduled() was given None for the task. For any task, write assert delayq.scheduled().")
-        wanted = Wanted(task, args=args, kwargs=kwargs, key=key, queue=queue, delay=delay, run_at=run_at, within=within)
+        passed = timedelta(seconds=os.times().elapsed - self._began)
+        wanted = Wanted(task, args=args, kwargs=kwargs, key=key, queue=queue, delay=delay, run_at=run_at, within=within, passed=passed)
         found = wanted.among(jobs := self._waiting())
         if not found or count not in (None, len(found)):
             number = len(found)

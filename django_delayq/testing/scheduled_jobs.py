@@ -130,6 +130,7 @@ class Wanted:
     delay: Any = None
     run_at: Any = None
     within: Any = None
+    passed: timedelta = timedelta()  # the time that the test has taken: a delay may be shorter by this
 
     def __post_init__(self) -> None:
         if self.delay is not None and self.run_at is not None:
@@ -179,8 +180,10 @@ class Wanted:
     def _is_then(self, job: ScheduledJob) -> bool:
         if self.delay is None and self.run_at is None:
             return self.within is None or bool(job.delay <= self.within)
-        off = job.run_at - self.run_at if self.delay is None else job.delay - self.delay
-        return bool(abs(off) <= (self.within or TOLERANCE))
+        most = self.within or TOLERANCE
+        if self.delay is None:
+            return bool(abs(job.run_at - self.run_at) <= most)
+        return bool(-most - (timedelta() if self.within else self.passed) <= job.delay - self.delay <= most)
 
 
 def task_name(task: Any) -> str:

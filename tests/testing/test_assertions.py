@@ -22,8 +22,7 @@ def refused(call) -> str:
 
 
 def test_what_is_given_must_hold_and_the_rest_does_not_matter(delayq):
-    schedule(settle_cart, 1, note="x", key="order:1", delay="30m")
-    at = delayq.now + timedelta(minutes=30)
+    at = schedule(settle_cart, 1, note="x", key="order:1", delay="30m").run_at
     found = delayq.assert_scheduled(settle_cart, args=(1,), kwargs={"note": "x"}, key="order:1", queue="orders", delay="30m")
     assert isinstance(found.id, UUID)
     delayq.assert_scheduled(settle_cart)
@@ -43,6 +42,16 @@ def test_what_is_given_must_hold_and_the_rest_does_not_matter(delayq):
     ):
         refused(lambda wrong=wrong: delayq.assert_scheduled(settle_cart, **wrong))
     refused(lambda: delayq.assert_scheduled(fail_twice))
+
+
+def test_a_delay_may_be_shorter_by_the_time_that_the_test_has_taken(delayq):
+    schedule(settle_cart, 1, delay="30m")
+    delayq.travel(delayq.now + timedelta(seconds=20))
+    refused(lambda: delayq.assert_scheduled(settle_cart, delay="30m"))
+    delayq._began -= 20
+    delayq.assert_scheduled(settle_cart, delay="30m")
+    for wrong in ({"delay": "31m"}, {"delay": "29m"}, {"delay": "30m", "within": "1s"}):
+        refused(lambda wrong=wrong: delayq.assert_scheduled(settle_cart, **wrong))
 
 
 def test_an_assertion_that_fails_shows_what_is_scheduled_instead(delayq):
