@@ -199,8 +199,8 @@ def test_a_move_of_a_row_goes_on_when_the_epoch_changes_under_it(orders, unpubli
     job = unpublished(delay="10m")
     rows, changed = jobs.read, []
 
-    def read(*all):
-        found = rows(*all)
+    def read(*all, **options):
+        found = rows(*all, **options)
         if len(changed) == 1:  # the second reading is that for the publication
             stores.link.execute("HSET", orders.store.keys["meta"], "server", "another")
         changed.append(True)

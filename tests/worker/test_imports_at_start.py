@@ -42,7 +42,7 @@ WEB = {
     ),
     "locks": "lock",
     "mirror": "atomic_runs site_row",
-    "models": "database internal periodic",
+    "models": "database internal periodic state_queries",
     "periodic": "dates declarations",
     "producer": (
         "acts async_api breaker carriers changes commit commit_requests homes horizon job lookup "
