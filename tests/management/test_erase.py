@@ -13,10 +13,14 @@ from django_delayq import clock, ids
 from django_delayq.contrib.gateway.models import KeptAnswer
 from django_delayq.management import erase_command
 from django_delayq.models import Event, Job, PeriodKey, SetAside, database
+from django_delayq.producer.stores import stores
 from django_delayq.store.connection.link import Link
+from django_delayq.store.scripts.queue import Outcome
 from tests.management.conftest import Shop, lose_redis
+from tests.partitioned import claim, divide, fold
 from tests.tasks_for_tests import close_order
 
+__all__ = ("divide",)
 PERSON = "ann@example.com"
 OTHER = "bob@example.com"
 
@@ -162,3 +166,25 @@ def test_without_a_choice_nothing_is_erased(orders: Shop, run):
     orders.ended()
     assert run("erase", "--yes").code == 2
     assert Job.objects.count() == 1
+
+
+def test_jobs_in_all_partitions_of_a_queue_are_erased(orders: Shop, run, divide, monkeypatch, redis_server):
+    divide(4)
+    monkeypatch.setattr(clock, "sleep", lambda seconds: fold())
+    for person in (PERSON, OTHER):
+        named = [close_order.using(key=f"{person}:{n}", meta={"customer": person}) for n in range(24)]
+        jobs = list(delayq.schedule_many(one.bind(n, note=person) for n, one in enumerate(named[:12])))
+        assert {ids.partition(job.id) for job in jobs} == {0, 1, 2, 3}
+        for one in claim():
+            failed = Outcome(
+                id=one.id, attempt=one.attempt, fence=one.fence, kind="fail", delay_ms=0, detail=json.dumps({"m": person}).encode()
+            )
+            stores.with_job("orders", ids.full(one.id)).settle([failed], worker="host:1:w", max_crashes=3)
+        delayq.schedule_many(one.using(delay="1h").bind(n, note=person) for n, one in enumerate(named[12:]))
+    fold()
+    before = traces(redis_server.link, OTHER)
+    assert run("erase", "--search", f"meta:customer={PERSON}", "--yes").out == "Erased jobs: 24.\n"
+    assert traces(redis_server.link) == []
+    assert traces(redis_server.link, OTHER) == before
+    assert Job.objects.count() == 24
+    assert sum(event.detail["jobs"] for event in Event.objects.filter(kind=erase_command.ERASED)) == 24
