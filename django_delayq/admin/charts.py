@@ -31,7 +31,7 @@ from django_delayq.console.overview import DOWN
 from django_delayq.console.trends import ENDED, SPANS, EndedJob, NewestJobs, NewestRuns, Span, quantile, spread_over
 from django_delayq.producer.stores import Missing, stores
 from django_delayq.spread import SLOT_MS, percentile
-from django_delayq.states import AttemptOutcome
+from django_delayq.states import AttemptOutcome, State
 from django_delayq.store.reads.figures import EndedCounts, Figures, SlotCounts
 
 GAP: Final = 0.2  # of a bar's width
@@ -376,7 +376,8 @@ def of_queues(
         each = {name: _times(rows) for name, rows in _grouped(span.start(clock.now()), ended, "queue").items()}
     lines = [_sums(name, of_queue, each.get(name, _times([]))) for name, of_queue in by_queue.items()]
     if earlier:
-        gone = {name: _times(rows) for name, rows in earlier.grouped("queue").items()}
+        partial = _only_failures(earlier.start)
+        gone = {name: _times(rows) for name, rows in earlier.grouped("queue").items() if name not in partial}
         _compare(lines, [_sums(one.queue, _by_kind(one), gone.get(one.queue, _times([]))) for one in before])
     return Section(
         charts=[*_ended(span, start, counts, jobs), *charts],
@@ -400,6 +401,10 @@ class EarlierPeriod:
         """Returns the rows of the period by queue or by task; none if these are not all."""
         return _grouped(self.start, self.ended, field, self.end) if self.ended.covers(self.start) else {}
 
+    def is_pruned(self, names: Sequence[str]) -> bool:
+        """Whether rows of these queues may have been deleted since."""
+        return bool((_only_failures(self.start) - _only_failures()) & {*names})
+
 
 def earlier(span: Span, days: int, ends: Callable[[datetime], NewestJobs]) -> EarlierPeriod:
     """Reads the same period some days earlier. `ends`: returns the newest rows with an earlier date than this."""
@@ -418,17 +423,17 @@ def of_tasks(span: Span, ends: NewestJobs, earlier: EarlierPeriod | None = None)
     """Returns the sums of the tasks of these rows within the span, ordered by the number of ended jobs."""
     sums = _task_sums(_grouped(span.start(clock.now()), ends, "task"))
     if earlier:
-        _compare(sums, _task_sums(earlier.grouped("task")))
+        _compare(sums, _task_sums(earlier.grouped("task"), earlier.start))
     return sorted(sums, key=lambda line: (-(line["succeeded"] or 0) - line["failed"], line["name"]))
 
 
-def _task_sums(rows: Mapping[str, Sequence[EndedJob]]) -> list[Line]:
-    partial = _only_failures()
+def _task_sums(rows: Mapping[str, Sequence[EndedJob]], start: datetime | None = None) -> list[Line]:
+    partial = _only_failures(start)
     return [
         _sums(
             task,
             {state: [sum(one.state == state for one in those)] for state in ENDED},
-            _times(those),
+            _times([one for one in those if one.queue not in partial]),
             kept=not partial & {one.queue for one in those},
         )
         for task, those in rows.items()
@@ -451,9 +456,13 @@ def _are_too_few(ended: NewestJobs, span: Span, names: Sequence[str], count: int
     return not ended.covers(start) or bool(_only_failures() & {*names}) or 2 * len(within(span, ended)) < count
 
 
-def _only_failures() -> set[str]:
-    """The queues that keep no rows of jobs that succeed. The times of failed jobs alone would mislead."""
-    return {name for name, queue in conf.get().queues.items() if queue.audit == "failures"}
+def _only_failures(start: datetime | None = None) -> set[str]:
+    """The queues that have no rows of jobs that succeeded, or whose rows from `start` on are partly deleted. The times of failed jobs
+    alone would mislead.
+    """
+    age = (clock.now() - start).total_seconds() if start else 0.0
+    kept = {name: (queue.audit, queue.retention[State.SUCCEEDED.value]) for name, queue in conf.get().queues.items()}
+    return {name for name, (audit, seconds) in kept.items() if audit == "failures" or (seconds is not None and seconds < age)}
 
 
 def _counted(

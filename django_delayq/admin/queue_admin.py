@@ -343,6 +343,7 @@ def of_all(request: HttpRequest, jobs: Callable[[Mapping[str, str]], ListLinks])
         "span": chosen,
         "compared": compared if days else "",
         "compared_label": label,
+        "pruned": earlier is not None and earlier.is_pruned(picked),
         "comparisons": [] if chosen == "7d" else [(each, name, each == compared) for each, (_days, name) in EARLIER.items()],
         **section.context(chosen, span),
         "looked": ended,

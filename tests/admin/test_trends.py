@@ -423,7 +423,8 @@ def test_who_may_not_see_jobs_gets_pictures_without_links(orders, staff):
         assert "href" not in str(chart)
 
 
-def test_trends_compare_with_a_day_or_a_week_earlier(orders, staff):
+def test_trends_compare_with_a_day_or_a_week_earlier(orders, staff, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "RETENTION": {"succeeded": "8d"}}
     minute = clock.wall_ms() // 60_000
     for days, count, seconds in ((0, 1, 8), (1, 2, 3), (7, 3, 5)):
         for _ in range(count):
@@ -437,9 +438,26 @@ def test_trends_compare_with_a_day_or_a_week_earlier(orders, staff):
             assert (line["succeeded"], line["ran"][0]) == (1, "8.0s")
             assert (line["before"]["succeeded"], line["before"]["ran"][0]) == (count, ran), query
     assert "a week earlier 3" in plain(client, f"{TRENDS}?span=1h&with=week")
+    assert "RETENTION" not in plain(client, f"{TRENDS}?span=1h&with=week")
     week = client.get(f"{TRENDS}?span=7d")
     assert "Compare with" not in week.content.decode()
     assert week.context["comparisons"] == []
+
+
+def test_an_earlier_period_whose_succeeded_jobs_are_deleted_has_no_times(orders, staff):
+    minute, week = clock.wall_ms() // 60_000, 7 * 1440
+    ended()
+    ended("failed", minutes=week + 20)  # is kept
+    for outcome in ("succeeded", "failed"):
+        stores.link.execute("HSET", Keys(conf.get().prefix, "orders")["stats"], f"{minute - week - 20}:{outcome}", 1)
+    client = staff()
+    context = client.get(f"{TRENDS}?span=1h&with=week").context
+    before = next(line["before"] for line in context["queues"] if line["name"] == "orders")
+    assert (before["succeeded"], before["failed"], before["ran"]) == (1, 1, ("–", "–"))
+    before = context["tasks"][0]["before"]
+    assert (before["succeeded"], before["failed"], before["share"], before["ran"]) == (None, 1, "–", ("–", "–"))
+    assert "have been deleted (RETENTION)" in plain(client, f"{TRENDS}?span=1h&with=week")
+    assert "RETENTION" not in plain(client, f"{TRENDS}?span=1h")
 
 
 def test_tasks_whose_successes_are_not_kept_have_no_share_and_no_times(orders, staff, settings):
