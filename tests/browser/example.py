@@ -87,7 +87,7 @@ class Example:
     def __init__(self, home: Path, pay_within: int, *, others: bool = False, **environment: str) -> None:
         self.redis = RedisServer()
         self.others = others
-        web, health, partner = free_port(), free_port(), free_port()
+        web, partner = free_port(), free_port()
         self.url, partner_url = f"http://127.0.0.1:{web}", f"http://127.0.0.1:{partner}"
         self.pay_within = pay_within
         self.outside = environment.get("DJANGO_SETTINGS_MODULE") == "tests.browser.dressed"  # whose settings have targets
@@ -105,7 +105,7 @@ class Example:
             **environment,
         }
         self.web = Command(self.environment, self.url, "runserver", "--noreload", f"127.0.0.1:{web}")
-        self.worker = Command(self.environment, f"http://127.0.0.1:{health}/ready", "delayq_worker", "--health-port", str(health))
+        self.worker = self.another_worker()
 
         self.partner = Partner(self.environment, partner_url, "--port", str(partner), "--ledger", str(home / "partner.sqlite3"))
         told = {**self.environment, "QUEUE_URL": f"{self.url}/queue/v1"}
@@ -129,6 +129,11 @@ class Example:
         port = free_port()
         address = f"http://127.0.0.1:{port}"
         return Command({**self.environment, **environment}, address, "runserver", "--noreload", f"127.0.0.1:{port}")
+
+    def another_worker(self, *words: str) -> Command:
+        """Returns one more worker with these options, not started yet."""
+        port = free_port()
+        return Command(self.environment, f"http://127.0.0.1:{port}/ready", "delayq_worker", "--health-port", str(port), *words)
 
     def run(self, code: str) -> str:
         """Runs Python in the example, and returns its output."""

@@ -5,6 +5,7 @@ waiting jobs.
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,6 +13,19 @@ if TYPE_CHECKING:
 
 ORDER, CUSTOMER, MOVED, REFUSED = 5193, 9, 5377, "customer5@example.com"
 FAILED_BY_PARTNER, REMINDERS = 133, 24
+ANGRY, ANGRY_MAILS = "anna@example.com", 7  # a customer who wants no more mails
+GONE, GONE_JOBS = 4711, 9  # a customer who leaves; the jobs about this customer, which do not have the number in their arguments
+MISSPELLED, RIGHT = "ben@exampel.com", "ben@example.com"
+DECLINED = 6  # failures between ten o'clock and noon of yesterday
+PATIENCE = 120  # seconds
+COUNTED = "from django_delayq.models import Job\nprint(Job.objects.filter(**{fields!r}).count())"
+COUNTS = 3  # jobs of the worker that died
+
+HELD = """
+import django_delayq as delayq
+from tests.browser.desk.tasks import count_stock
+delayq.schedule_many(count_stock.using(key=f"stock:{{n}}").bind(n) for n in range({counts}))
+"""
 
 LOAD = """
 import json
@@ -22,7 +36,7 @@ from django_delayq.text import error_fingerprint
 from django_delayq.models import Attempt, Job
 from django_delayq.producer.stores import stores
 from django_delayq.store.scripts.queue import QueueStore
-from tests.browser.desk.tasks import pack, remind, report, send_mail, tell_partner
+from tests.browser.desk.tasks import order_paper, pack, remind, report, send_mail, tell_partner
 now = clock.now()
 jobs, attempts = [], []
 
@@ -76,6 +90,17 @@ for number in range(41):
 where = ("shop/mail.py", 40, "send", "raise Refused(recipient)")
 said = "550 5.1.1 <{refused}>: mailbox unavailable"
 ended(send_mail, ["{refused}", "your order"], 50, 1, error=("smtplib.SMTPRecipientsRefused", said), place=where, runs=2)
+where = ("shop/mail.py", 40, "send", "raise Refused(recipient)")
+said = "550 5.1.2 <{misspelled}>: no such host"
+ended(send_mail, ["{misspelled}", "your order"], 40, 1, key="mail:ben", error=("shop.mail.Refused", said), place=where)
+where = ("shop/shop/payment.py", 88, "charge", "raise CardDeclined(code)")
+for number in range(2 * {declined}):
+    day = now.replace(hour=10, minute=7 + 8 * (number % {declined}), second=0) - timedelta(days=number // {declined})
+    if day < now:  # yesterday's, and today's in case that midnight is near
+        ago, error = (now - day).total_seconds() / 60, ("shop.payment.CardDeclined", f"code {{number % 3}}: the bank says no")
+        ended(report, [1900 + number], ago, 2, key=f"charge:{{number}}", error=error, place=where)
+for number in range(40):  # a week ago reports were quick
+    ended(report, [1940 + number], 7 * 1440 + 5 + number * 30, 60)
 Job.objects.bulk_create(jobs, batch_size=200)
 Attempt.objects.bulk_create(attempts, batch_size=200)
 
@@ -84,6 +109,13 @@ delayq.schedule_many(
     remind.using(delay=f"{{3 + n}}h", key=f"remind:{{n % 8 + 5}}:{{n}}").bind(n % 8 + 5, 5300 + n) for n in range({reminders} * 8)
 )
 delayq.schedule(remind, 77, {moved}, delay="5h", key="remind:77:{moved}")
+
+delayq.schedule_many(send_mail.using(delay=f"{{2 + n}}h").bind("{angry}", f"offer {{n}}") for n in range({angry_mails}))
+delayq.schedule_many(remind.using(delay=f"{{2 + n}}d", meta={{"customer": {gone}}}).bind(0, 6000 + n) for n in range({gone_jobs}))
+delayq.schedule(remind, 88, 5378, delay="5h", key="remind:88:5378")
+delayq.cancel(key="remind:88:5378", queue="mail", actor="admin:ines", reason="paid at the counter")
+delayq.schedule(order_paper, 80, key="paper:80")
+delayq.pause("letters", actor="admin:ines", reason="no paper")
 
 def held(queue, worker, progress=""):
     "Claims the next job of that queue, which thus runs."
@@ -103,9 +135,34 @@ print(json.dumps({{"jobs": Job.objects.count()}}))
 
 
 def load(example: Example) -> dict[str, Any]:
-    """Fills the example. The worker is stopped meanwhile, so that no other process claims the jobs that are to run."""
+    """Fills the example. The worker is stopped meanwhile, so that no other process claims the jobs that are to run. Another worker dies
+    while it runs jobs.
+    """
     example.worker.terminate()
-    words = {"down": FAILED_BY_PARTNER, "order": ORDER, "refused": REFUSED, "reminders": REMINDERS, "moved": MOVED}
+    example.run(HELD.format(counts=COUNTS))
+    other = example.another_worker("--queues", "stock")
+    other.start()
+    wait_for(example, COUNTS, state="running", queue="stock")
+    other.kill()
+    words = {
+        "down": FAILED_BY_PARTNER, "order": ORDER, "refused": REFUSED, "reminders": REMINDERS, "moved": MOVED, "declined": DECLINED,
+        "misspelled": MISSPELLED, "angry": ANGRY, "angry_mails": ANGRY_MAILS, "gone": GONE, "gone_jobs": GONE_JOBS,
+    }  # fmt: skip
     found: dict[str, Any] = json.loads(example.run(LOAD.format(**words)).splitlines()[-1])
     example.worker.start()
+    wait_for(example, COUNTS, state="succeeded", queue="stock")
+    wait_for(example, 1, attempts=1, state="scheduled", key="paper:80")
     return found
+
+
+def count(example: Example, **fields: Any) -> int:
+    """Returns the number of rows with these values."""
+    return int(example.run(COUNTED.format(fields=fields)).splitlines()[-1])
+
+
+def wait_for(example: Example, wanted: int, **fields: Any) -> None:
+    """Waits until so many rows have these values: rows change a moment later than Redis."""
+    deadline = time.monotonic() + PATIENCE
+    while (found := count(example, **fields)) != wanted:
+        assert time.monotonic() < deadline, f"{found} and not {wanted} rows say {fields}"
+        time.sleep(0.2)

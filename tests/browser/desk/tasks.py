@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import django_delayq as delayq
 
 
@@ -29,3 +31,16 @@ def pack(order_id: int) -> None:
 @delayq.task(name="shop.reports.report", queue="reports")
 def report(year: int) -> None:
     """Takes long, and says how far it is."""
+
+
+@delayq.task(name="shop.stock.count_stock", queue="stock")
+def count_stock(shelf: int) -> None:
+    """Takes an hour, unless its worker has died once."""
+    if not delayq.current().crashes:
+        time.sleep(3600)
+
+
+@delayq.task(name="shop.stock.order_paper", queue="stock", max_attempts=5, backoff="1d")
+def order_paper(sheets: int) -> None:
+    """Fails until tomorrow."""
+    raise ConnectionError("paper.example is closed today")
