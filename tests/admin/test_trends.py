@@ -89,7 +89,6 @@ def total(chart: Any, column: int = 0) -> int:
 def test_a_queue_has_a_page_with_what_it_has_done(orders, staff):
     for outcome in ("ack", "ack", "fail"):
         orders.ended(outcome)
-    beat("orders", processes=2, threads=3, sides=["mirror"], records=["orders"])
     client = staff()
     for span, steps in (("1h", 60), ("1d", 96), ("7d", 84)):
         found = charts(client, f"{PAGE}?span={span}")
@@ -97,6 +96,7 @@ def test_a_queue_has_a_page_with_what_it_has_done(orders, staff):
         assert total(found["well"]) == 2
         assert total(found["unwell"], found["unwell"]["heads"].index("failed")) == 1
         assert not found["late"]["nothing"]
+    beat("orders", processes=2, threads=3, sides=["mirror"], records=["orders"])
     text = plain(client, PAGE)
     assert "host:1:w working move, mirror 6" in text
     assert "LEASE 30s" in text
