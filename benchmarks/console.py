@@ -214,10 +214,13 @@ def pages(rows: int) -> dict[str, str]:
     ):
         found[f"jobs: {text[:40]}"] = f"{jobs}?q={quote_plus(text)}"
     found["failures"] = f"{jobs}failures/"
+    found["failures: of an hour"] = f"{jobs}failures/?since=-3h&until=-2h"
+    found["export: failed"] = f"{jobs}export/?state=failed"
     for state in ("failed", "running", "scheduled", "succeeded"):
         found[f"a job: {state}"] = f"{jobs}{Job.objects.filter(state=state).order_by('pk')[0].pk}/change/"
     failed = Job.objects.filter(state="failed").order_by("-pk")[0].pk
     found["a job: edit"] = f"{jobs}{failed}/edit/"
+    found["a job: copy"] = f"{jobs}{failed}/copy/"
     found["preview: requeue all failed"] = f"{start}/requeue/?state=failed"
     found["preview: cancel all scheduled of a queue"] = f"{start}/cancel/?state=scheduled&queue=q7"
     found["preview: reschedule all scheduled"] = f"{start}/reschedule/?state=scheduled"
@@ -231,7 +234,16 @@ def pages(rows: int) -> dict[str, str]:
     found["queues: forecast of one"] = f"{queues}?queue=q0"
     found["queues: remedies"] = f"{queues}remedies/"
     found["queues: purge"] = f"{queues}q0/purge/"
+    for given in ("span=1h", "span=1d&with=week", "span=7d", "span=1d&queue=q0"):
+        found[f"queues: trends, {given}"] = f"{queues}trends/?{given}"
+    for queue in ("q0", "q7"):
+        found[f"queues: page of {queue}"] = f"{queues}{queue}/change/?span=7d"
+    for task in ("t0", "t3"):
+        found[f"a task: {task}"] = f"{jobs}task/shop.tasks.{task}/?span=1d"
     found["workers"] = workers
+    found["targets"] = "/admin/delayq/target/"
+    found["schedules"] = "/admin/delayq/periodic/"
+    found["rejected events"] = "/admin/delayq/setaside/"
     fresh = (
         "jobs: all",
         "jobs: scheduled",
