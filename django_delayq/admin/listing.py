@@ -321,10 +321,10 @@ class JobList(ChangeList):
         mine: Any = self.model_admin  # the stubs know only Django's class
         texts = carried(mine.get_queryset(request), page.jobs, sensitive=mine.allows(request, "view_sensitive"))
         for job in page.jobs:
-            job.live = views.get(job.pk)  # type: ignore[attr-defined]  # for the templates and columns of this list
-            job.carried, job.customer = texts.get(job.pk, ("-", "-"))  # type: ignore[attr-defined]  # see above
+            arguments, customer = texts.get(job.pk, ("-", "-"))
             row = came.get(job.pk)
-            job.schedule = linked_schedule(mine, request, row) if row else ""  # type: ignore[attr-defined]  # see above
+            schedule = linked_schedule(mine, request, row) if row else ""
+            vars(job).update(live=views.get(job.pk), carried=arguments, customer=customer, schedule=schedule)  # see `JobColumns`
         if self.complaints or self.result_count > overview.MOST_COUNTED:
             self.result_count = len(page.jobs)  # there may be millions, so do not offer "all 10001"
         self.result_list = page.jobs
