@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from django.core.management import CommandError, call_command
 from hypothesis import settings as hypothesis_settings
 
 from django_delayq import ids
@@ -77,6 +79,53 @@ def redis_server(settings) -> Iterator[SharedRedis]:
     link.execute("FLUSHALL")
     yield SharedRedis(settings.REDIS_URL, link)
     link.close()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The result of a command: its exit code, its standard output, and the message of a CommandError."""
+
+    code: int
+    out: str
+    error: str = ""
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+Run = Callable[..., Answer]
+
+
+class Terminal(io.StringIO):
+    """A terminal with a person who types this text."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def run(monkeypatch) -> Run:
+    """Runs a command: `run("cancel", job.id, "--json")`. Without `typed`, no terminal is attached. With `typed`, a person types that
+    text.
+    """
+
+    def command(*words: object, typed: str | None = None) -> Answer:
+        monkeypatch.setattr(sys, "stdin", io.StringIO() if typed is None else Terminal(f"{typed}\n"))
+        out = io.StringIO()
+        try:
+            call_command("delayq", *map(str, words), stdout=out)
+        except SystemExit as end:
+            return Answer(int(end.code or 0), out.getvalue())
+        except CommandError as error:
+            return Answer(error.returncode, out.getvalue(), str(error))
+        return Answer(0, out.getvalue())
+
+    return command
 
 
 @pytest.fixture(autouse=True)

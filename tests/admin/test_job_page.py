@@ -21,7 +21,6 @@ from django_delayq.producer.task import registry
 from django_delayq.states import FAIL_CLASS
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests.admin.conftest import JOBS, QUEUES, act, beat, choose, lose_redis, page, said
-from tests.management.conftest import Run, run  # noqa: F401  # a fixture
 from tests.management.test_doctor import only
 from tests.tasks_for_tests import close_order, ping
 
@@ -691,7 +690,7 @@ def test_without_the_permission_nobody_marks_it(unresolved, staff):
     assert client.post(act(unresolved, "mark_succeeded"), {"confirmed": "1"}).status_code == 403
 
 
-def test_the_dashboard_the_figures_and_the_commands_count_it(unresolved, staff, run):  # noqa: F811  # the fixture
+def test_the_dashboard_the_figures_and_the_commands_count_it(unresolved, staff, run):
     [sign] = health.row_signs(0)[1:]
     assert (sign.level, sign.value) == ("bad", "1")
     assert f"{JOBS}?state=unresolved" in staff().get(QUEUES).content.decode()
@@ -703,7 +702,7 @@ def test_the_dashboard_the_figures_and_the_commands_count_it(unresolved, staff, 
     assert overview.count_unpublished() == 0
 
 
-def test_the_command_marks_and_answers_for_others(unresolved, orders, run):  # noqa: F811  # the fixture
+def test_the_command_marks_and_answers_for_others(unresolved, orders, run):
     other = delayq.schedule(close_order, 1, delay="1h")
     assert run("list", "--state", "unresolved", "--json").json[0]["derived"] == "unresolved"
     assert "how did it end?" in run("inspect", unresolved.id).out

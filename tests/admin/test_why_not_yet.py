@@ -11,10 +11,8 @@ from django_delayq import clock, codec
 from django_delayq.models import Job
 from django_delayq.states import DELIVERY, OFFER
 from tests.admin.test_job_page import why, works
-from tests.management.conftest import Run, run
+from tests.conftest import Run
 from tests.tasks_for_tests import close_order
-
-__all__ = ["run"]
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
 from tests.admin.conftest import orders, staff
-from tests.management.conftest import run
 
-__all__ = ["orders", "run", "staff"]
+__all__ = ["orders", "staff"]

@@ -23,8 +23,8 @@ from django_delayq.producer.stores import stores
 from django_delayq.spread import BUCKETS, bucket, percentile
 from django_delayq.worker.outcome import failure_detail, success_detail
 from tests.admin.conftest import JOBS, QUEUES, Staff
+from tests.conftest import Run
 from tests.contrib.watched.scraped import Scraped, scrape
-from tests.management.conftest import Run
 from tests.ports import free_port
 from tests.tasks_for_tests import close_order
 from tests.worker.conftest import Shop, eventually, shop

@@ -27,12 +27,9 @@ from django_delayq.producer.stores import stores
 from django_delayq.store.connection.cluster import slot_of
 from django_delayq.store.keys import tag
 from tests.depths import queue_depth
-from tests.management.conftest import run
 from tests.partitioned import fold, restores
 from tests.tasks_for_tests import close_order
 from tests.topologies import ClusterServers
-
-__all__ = ["run"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 PARTITIONS = 16

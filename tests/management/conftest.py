@@ -1,16 +1,11 @@
 from __future__ import annotations
 
-import io
-import json
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
-from django.core.management import CommandError, call_command
 from django.db import connections
 from django.db.backends.base.base import NO_DB_ALIAS
 
@@ -26,53 +21,6 @@ from tests.mirror.conftest import Orders
 from tests.tasks_for_tests import close_order
 
 NOWHERE = "unix:///nowhere/delayq.sock"
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The result of a command: its exit code, its standard output, and the message of a CommandError."""
-
-    code: int
-    out: str
-    error: str = ""
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-    @property
-    def lines(self) -> list[str]:
-        return self.out.splitlines()
-
-
-Run = Callable[..., Answer]
-
-
-class Terminal(io.StringIO):
-    """A terminal with a person who types this text."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.fixture
-def run(monkeypatch) -> Run:
-    """Runs a command: `run("cancel", job.id, "--json")`. Without `typed`, no terminal is attached. With `typed`, a person types that
-    text.
-    """
-
-    def command(*words: object, typed: str | None = None) -> Answer:
-        monkeypatch.setattr(sys, "stdin", io.StringIO() if typed is None else Terminal(f"{typed}\n"))
-        out = io.StringIO()
-        try:
-            call_command("delayq", *map(str, words), stdout=out)
-        except SystemExit as end:
-            return Answer(int(end.code or 0), out.getvalue())
-        except CommandError as error:
-            return Answer(error.returncode, out.getvalue(), str(error))
-        return Answer(0, out.getvalue())
-
-    return command
 
 
 class Shop(Orders):

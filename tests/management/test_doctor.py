@@ -16,7 +16,8 @@ from django_delayq.producer.stores import stores
 from django_delayq.store.scripts import decode, site
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests import servers
-from tests.management.conftest import NOWHERE, Answer, beat, lose_redis, without_database
+from tests.conftest import Answer
+from tests.management.conftest import NOWHERE, beat, lose_redis, without_database
 from tests.tasks_for_tests import close_order
 from tests.topologies import ClusterNode
 

@@ -19,7 +19,8 @@ from django_delayq.models import Attempt, Checkpoint, Job
 from django_delayq.producer.stores import stores
 from django_delayq.store.connection import embedded
 from django_delayq.store.connection.link import Link
-from tests.management.conftest import Terminal, beat, lose_redis
+from tests.conftest import Terminal
+from tests.management.conftest import beat, lose_redis
 from tests.tasks_for_tests import close_order
 
 

@@ -14,7 +14,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import ConnectionHandler
 
 from django_delayq import exceptions
-from tests.management.conftest import run  # noqa: F401  # pytest finds a fixture by its name
 from tests.pages.printed import strange_words
 from tests.tasks_for_tests import close_order
 
@@ -73,7 +72,7 @@ def shape(line: str) -> str:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_status_and_doctor_answer_as_the_page_shows(run, delayq_redis):  # noqa: F811
+def test_status_and_doctor_answer_as_the_page_shows(run, delayq_redis):
     close_order.using(queue="orders").schedule(42)
     run("pause", "orders", "--reason", "provider is down")
     printed = {shape(line) for line in [*run("status").lines, *run("doctor").lines]}

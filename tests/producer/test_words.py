@@ -72,9 +72,9 @@ def test_a_method_of_another_queue_names_its_equivalent(task, method, said):
 def test_any_other_attribute_is_merely_not_there():
     assert not hasattr(close_order, "colour")
     with pytest.raises(AttributeError, match=r"^A task has no 'colour'$"):
-        close_order.colour  # noqa: B018
+        close_order.colour  # noqa: B018  # reading it raises
     with pytest.raises(AttributeError, match=r"^A task has no 'scedule' \(did you mean 'schedule'\?\)$"):
-        close_order.scedule  # noqa: B018
+        close_order.scedule  # noqa: B018  # reading it raises
 
 
 @pytest.mark.parametrize(

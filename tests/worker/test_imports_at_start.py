@@ -164,9 +164,9 @@ def test_a_name_that_is_none_is_told_with_the_one_that_was_meant(typo, meant):
 
 def test_a_name_of_another_library_is_told_with_its_equivalent():
     with pytest.raises(AttributeError, match=r"'enqueue'\. Here it is schedule: close_order\.schedule\(1\)"):
-        django_delayq.enqueue  # noqa: B018
+        django_delayq.enqueue  # noqa: B018  # reading it raises
 
 
 def test_a_name_of_the_current_job_is_told_with_where_it_is():
     with pytest.raises(AttributeError, match=r"'progress'; inside a task, use delayq\.current\(\)\.progress$"):
-        django_delayq.progress  # noqa: B018
+        django_delayq.progress  # noqa: B018  # reading it raises

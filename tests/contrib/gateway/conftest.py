@@ -11,10 +11,10 @@ from django.test import Client
 
 from django_delayq.contrib.gateway import tokens
 from django_delayq.contrib.gateway.models import ALL, Token
-from tests.management.conftest import orders, run, without_database
+from tests.management.conftest import orders, without_database
 from tests.worker.conftest import bench, durable, new_database, shop
 
-__all__ = ["bench", "durable", "new_database", "orders", "run", "shop", "without_database"]
+__all__ = ["bench", "durable", "new_database", "orders", "shop", "without_database"]
 
 BASE = "/queue/v1/"
 TASK = "tests.tasks_for_tests.close_order"
