@@ -52,25 +52,27 @@ def test_a_requeue_behind_a_cancel_that_redis_forgot_counts(orders, loop):
     assert (row.state, row.settled) == ("scheduled", "")
 
 
-def test_a_cancel_that_another_server_forgot_is_done_again(orders, loop, redis_server):
-    job = delayq.schedule(close_order, 1, delay="1h")
-    settle_down(orders, loop)
-    copy = snapshot(redis_server.link)
-    job.cancel()
-    bring_back(redis_server.link, copy)  # before the mirror has seen the cancel: nothing says that this is older
-    redis_server.link.execute("HSET", orders.mirror.log.keys["meta"], "server", "the one before")
-    settle_down(orders, loop)
-    assert in_redis(orders) == {}
-    assert (Job.objects.get(pk=job.id).state, Job.objects.get(pk=job.id).settled) == ("cancelled", "")
-
-
-def test_a_job_whose_cancel_another_server_forgot_gets_no_new_date(orders, loop, redis_server):
+@pytest.fixture
+def forgotten_cancel(orders, loop, redis_server):
+    """A cancelled job that waits in another server, whose data is older. The mirror has not seen the cancel, so nothing says that."""
     job = delayq.schedule(close_order, 1, delay="1h")
     settle_down(orders, loop)
     copy = snapshot(redis_server.link)
     job.cancel()
     bring_back(redis_server.link, copy)
     redis_server.link.execute("HSET", orders.mirror.log.keys["meta"], "server", "the one before")
+    return job
+
+
+def test_a_cancel_that_another_server_forgot_is_done_again(orders, loop, forgotten_cancel):
+    job = forgotten_cancel
+    settle_down(orders, loop)
+    assert in_redis(orders) == {}
+    assert (Job.objects.get(pk=job.id).state, Job.objects.get(pk=job.id).settled) == ("cancelled", "")
+
+
+def test_a_job_whose_cancel_another_server_forgot_gets_no_new_date(orders, loop, forgotten_cancel):
+    job = forgotten_cancel
     assert job.reschedule(delay="2h") is delayq.Change.FINISHED
     settle_down(orders, loop)
     assert in_redis(orders) == {}
@@ -158,13 +160,7 @@ def test_a_cancel_before_a_restart_that_lost_nothing_answers_done(orders, loop, 
     assert job.cancel() is delayq.Change.DONE
 
 
-def test_a_cancel_that_another_server_forgot_is_done_again_also_after_claims_went_on(orders, loop, redis_server):
-    job = delayq.schedule(close_order, 1, delay="1h")
-    settle_down(orders, loop)
-    copy = snapshot(redis_server.link)
-    job.cancel()
-    bring_back(redis_server.link, copy)
-    redis_server.link.execute("HSET", orders.mirror.log.keys["meta"], "server", "the one before")
+def test_a_cancel_that_another_server_forgot_is_done_again_also_after_claims_went_on(orders, loop, forgotten_cancel):
     now = clock.wall_ms()
     for number, at in enumerate((now, now + 61_000)):
         orders.store.claim("host:1:w", f"m{number}", want=1, lease_ms=30_000, max_crashes=3, now_ms=at)
