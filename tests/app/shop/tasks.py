@@ -78,9 +78,13 @@ def waits(other: str, seconds: float) -> object:
 
 def pass_time(number: int, seconds: float | None) -> None:
     """Sleeps; None: until `Shop.release` is called for this number."""
-    while seconds is None and not os.path.exists(f"{settings.APP_FOLDER}/released {number}"):
+    while seconds is None and not _is_released(number):
         time.sleep(0.02)
     time.sleep(seconds or 0)
+
+
+def _is_released(number: int) -> bool:
+    return os.path.exists(f"{settings.APP_FOLDER}/released {number}")
 
 
 @delayq.task
@@ -97,9 +101,11 @@ def doze(name: int | str, seconds: float) -> None:
 
 
 @delayq.task
-async def async_nap(number: int, seconds: float) -> int:
+async def async_nap(number: int, seconds: float | None) -> int:
     note("began", number, delayq.current().attempt)
-    await asyncio.sleep(seconds)
+    while seconds is None and not _is_released(number):
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(seconds or 0)
     note("ended", number)
     return number
 
