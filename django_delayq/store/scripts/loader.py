@@ -21,7 +21,7 @@ from django_delayq.store.scripts import decode, formats, site
 
 T = TypeVar("T")
 REPEATS: Final = 6  # a queue gets its id once; the server may forget a script again between its load and its call
-ACCEPTS: Final = {"inspect": "none", "assign": "any"}  # which scripts accept a queue without an id, or of any site; see begin.lua
+ACCEPTS: Final = {"inspect": "none", "counts": "none", "assign": "any"}  # a queue without an id, or of any site; see begin.lua
 
 
 class Script(NamedTuple):
