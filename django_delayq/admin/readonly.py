@@ -34,7 +34,7 @@ from django_delayq.console import verbs
 from django_delayq.console.verbs import Verb, apply
 from django_delayq.console.wording import error_text
 from django_delayq.exceptions import DelayqError
-from django_delayq.models import Event, Job, Operation, database
+from django_delayq.models import Job, Operation
 from django_delayq.producer.outbox import rows
 from django_delayq.states import Change
 
@@ -360,17 +360,7 @@ def log(
 
 def note(request: HttpRequest, kind: str, reason: str, *, of: Job | None = None, **detail: Any) -> None:
     """Writes an event that no script writes: of a worker or an operation, or `of` a job that was not changed."""
-    told: Any = detail
-    Event.objects.create(
-        job=of,
-        queue=of.queue if of else "",
-        at=database.ago(),
-        kind=kind,
-        actor=rows.clean(actor(request), 200),
-        reason=rows.clean(reason),
-        detail=told,
-        stream_id=f"row:{ids.new().hex}",
-    )
+    rows.note(of.pk if of else None, of.queue if of else "", kind, actor(request), reason, detail)
 
 
 LIVE: Final = "live"  # the parameter with which `refresh.js` requests only the part

@@ -20,7 +20,7 @@ from django_delayq.management.change_commands import actor, confirm, print_resul
 from django_delayq.management.job_filters import targets
 from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint
 from django_delayq.mirror.prune import delete_jobs
-from django_delayq.models import Event, Job, PeriodKey, SetAside, database
+from django_delayq.models import Job, PeriodKey, SetAside
 from django_delayq.producer.outbox import rows
 from django_delayq.producer.put import batches
 from django_delayq.producer.stores import stores
@@ -97,15 +97,6 @@ def _erase(store: QueueStore, jobs: Iterable[UUID], by: str, reason: str) -> int
         PeriodKey.objects.filter(job__in=gone).delete()
         if apps.is_installed("django_delayq.contrib.gateway"):
             apps.get_model("delayq_gateway", "KeptAnswer").objects.filter(job__in=gone).delete()
-        recorded: Any = {"jobs": len(gone)}
         if gone:
-            Event.objects.create(
-                queue=store.queue,
-                at=database.ago(),
-                kind=ERASED,
-                actor=rows.clean(by, 200),
-                reason=rows.clean(reason),
-                detail=recorded,
-                stream_id=f"row:{ids.new().hex}",
-            )
+            rows.note(None, store.queue, ERASED, by, reason, {"jobs": len(gone)})
     return len(gone)

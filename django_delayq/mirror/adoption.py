@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Literal
 
-from django_delayq import ids
 from django_delayq.conf import Config, QueueConfig
 from django_delayq.findings import Finding
-from django_delayq.models import Attempt, Checkpoint, Event, Job, Site, UncheckedKey, database
+from django_delayq.models import Attempt, Checkpoint, Job, Site, UncheckedKey, database
 from django_delayq.producer.outbox import rows
 from django_delayq.states import UNFINISHED, AttemptOutcome, EventKind, State
 from django_delayq.store.connection.link import Link
@@ -142,22 +141,10 @@ def take(parts: Sequence[Adoptable], config: Config, actor: str, reason: str, *,
         site.check(config.prefix, part.keys.queue, part.link.home, decode.text(now))
         Checkpoint.objects.filter(queue=part.keys.queue, partition=part.keys.partition).update(mirror_tokens=None)
         if part.queue is not None:
-            _note(part, actor, reason, config)
+            detail = {"standing": part.standing, "from": part.found, "to": site.of(config.prefix), "partition": part.keys.partition}
+            rows.note(None, part.keys.queue, ADOPTED, actor, reason, detail)
     row.update(former="")
     site.forget()
-
-
-def _note(part: Adoptable, actor: str, reason: str, config: Config) -> None:
-    detail: Any = {"standing": part.standing, "from": part.found, "to": site.of(config.prefix), "partition": part.keys.partition}
-    Event.objects.create(
-        queue=part.keys.queue,
-        at=database.ago(),
-        kind=ADOPTED,
-        actor=rows.clean(actor, 200),
-        reason=rows.clean(reason),
-        detail=detail,
-        stream_id=f"row:{ids.new().hex}",
-    )
 
 
 def refusals(places: Places, prefix: str, parts: Iterable[tuple[str, int]]) -> Iterator[SiteRefused]:

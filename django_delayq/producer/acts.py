@@ -138,15 +138,19 @@ def _requeue(
     job: JobRef | UUID | str | None, key: str | None, queue: str | None, actor: str, reason: str, *, by_person: bool
 ) -> Change:
     check_words("requeue()", actor, reason)
-    act = Requeue(actor, reason, by_person=by_person)
+    return _change_latest(Requeue(actor, reason, by_person=by_person), job, key, queue)
+
+
+def _change_latest(act: Requeue | Mark, job: JobRef | UUID | str | None, key: str | None, queue: str | None) -> Change:
     if key is None:
         return changes.one(act, *lookup.target(job, queue))
     named = lookup.keyed(key, queue, job)
     latest = lookup.latest_of_key(named, key)
-    if latest is None:
+    if latest is not None:
+        return changes.one(act, latest, named)
+    if isinstance(act, Requeue):
         lookup.holder(named, key)  # the queue of another site is refused, not unknown
-        return Change.UNKNOWN
-    return changes.one(act, latest, named)
+    return Change.UNKNOWN
 
 
 def _change(call: str, act: Cancel | Move, job: JobRef | UUID | str | None, key: str | None, queue: str | None, later: bool) -> Change:
@@ -168,23 +172,14 @@ def mark_succeeded(
     """Ends an unresolved job as succeeded, since a person knows that it did its work. `conflict`: it is not unresolved. No signal is
     sent and no follow-up is scheduled. By job, by id, or by `key` and `queue`: the latest job of that key.
     """
-    return _mark(State.SUCCEEDED, job, key, queue, actor, reason)
+    return _change_latest(Mark(actor, reason, State.SUCCEEDED), job, key, queue)
 
 
 def mark_failed(
     job: JobRef | UUID | str | None = None, *, key: str | None = None, queue: str | None = None, actor: str = "", reason: str = ""
 ) -> Change:
     """The same as failed, since it did not do its work. It may be requeued later."""
-    return _mark(State.FAILED, job, key, queue, actor, reason)
-
-
-def _mark(state: State, job: JobRef | UUID | str | None, key: str | None, queue: str | None, actor: str, reason: str) -> Change:
-    act = Mark(actor, reason, state)
-    if key is None:
-        return changes.one(act, *lookup.target(job, queue))
-    named = lookup.keyed(key, queue, job)
-    latest = lookup.latest_of_key(named, key)
-    return Change.UNKNOWN if latest is None else changes.one(act, latest, named)
+    return _change_latest(Mark(actor, reason, State.FAILED), job, key, queue)
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -62,8 +62,15 @@ class Requeue(JobChange):
             for target, record in free:
                 answers[target.id] = self._at_commit(target, name, record)
         else:
-            for some in _portions(free):
-                self._put_back(store, some, answers)
+            start = size = 0  # the records of a write must not become too large together
+            for number, (_, record) in enumerate(free):
+                more = len(record.payload) if record else 0
+                if number > start and size + more > MOST_BYTES:
+                    self._put_back(store, free[start:number], answers)
+                    start, size = number, 0
+                size += more
+            if free:
+                self._put_back(store, free[start:], answers)
 
     def _put_back(self, store: QueueStore, free: Sequence[tuple[ChangeTarget, JobRecord | None]], answers: dict[UUID, Answer]) -> None:
         name, jobs = store.queue, [target.id for target, _ in free]
@@ -93,20 +100,6 @@ class Requeue(JobChange):
         if holder not in (None, target.id):
             return Change.CONFLICT
         return at_commit("requeued", target.id, queue, partial(one, self, target.id, queue))
-
-
-def _portions(jobs: Iterable[tuple[ChangeTarget, JobRecord | None]]) -> Iterator[list[tuple[ChangeTarget, JobRecord | None]]]:
-    """Divides jobs, in their order, so that the records of a write do not become too large together."""
-    some, size = list[tuple[ChangeTarget, JobRecord | None]](), 0
-    for target, record in jobs:
-        more = len(record.payload) if record else 0
-        if some and size + more > MOST_BYTES:
-            yield some
-            some, size = [], 0
-        some.append((target, record))
-        size += more
-    if some:
-        yield some
 
 
 def ends(jobs: Iterable[Job]) -> dict[UUID, str]:

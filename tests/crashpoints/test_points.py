@@ -81,14 +81,14 @@ UNMARKED = {
         "end": "kept, it is carried out once more, which changes nothing; tests/mirror/test_at_commit.py plays that",
     },
     "producer/outbox/rows.py": {
-        "note": "within the transactions of those who call it",
+        "note": "within the transactions of those who call it, or a person asks for it",
         "insert": "within the transaction of its caller, who has the failpoints",
     },
     "producer/outbox/period_keys.py": {
         "take": "with the row of the job; for a job without a row, tests/contrib/gateway/test_idempotency.py kills processes around it",
         "release": "a key that stays has a job that was refused, and the answer names that job",
     },
-    "mirror/adoption.py": dict.fromkeys(("own_id", "end_rows", "take", "_note"), "a person asks for it, and asks again"),
+    "mirror/adoption.py": dict.fromkeys(("own_id", "end_rows", "take"), "a person asks for it, and asks again"),
     "mirror/reconcile_rows.py": {
         "settle_rows": "within the transaction of `RestoreLoop._finish`",
         "give_up": "a person asks for it, and asks again",

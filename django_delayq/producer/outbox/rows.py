@@ -201,20 +201,14 @@ def item_of(partition: int, number: int) -> int:
     return partition * ITEMS + number
 
 
-def note(
-    job: UUID,
-    queue: str,
-    kind: str,
-    actor: str,
-    reason: str,
-    detail: Any = None,
-) -> None:
-    """Writes an event that happened here. `queue`: the queue of the job, if it is known."""
-    queue = queue or Job.objects.values_list("queue", flat=True).get(pk=job)
+def note(job: UUID | None, queue: str, kind: str, actor: str, reason: str, detail: Any = None) -> None:
+    """Writes an event that happened here. `queue`: the queue of the job, if it is known; "" for an event about no queue."""
+    if job is not None:
+        queue = queue or Job.objects.values_list("queue", flat=True).get(pk=job)
     Event.objects.bulk_create([event_of(job, queue, kind, actor, reason, detail)], ignore_conflicts=True)
 
 
-def event_of(job: UUID, queue: str, kind: str, actor: str, reason: str, detail: Any, event: str = "", item: int = 0) -> Event:
+def event_of(job: UUID | None, queue: str, kind: str, actor: str, reason: str, detail: Any, event: str = "", item: int = 0) -> Event:
     """The row of an event that happened here, or, with `event` and `item`, at that place of the stream in Redis. The mirror writes the
     latter too when it reads it.
     """
@@ -226,7 +220,7 @@ def event_of(job: UUID, queue: str, kind: str, actor: str, reason: str, detail: 
         actor=clean(actor, 200),
         reason=clean(reason),
         stream_id=event or f"row:{ids.new().hex}",
-        item=item_of(ids.partition(job), item),
+        item=item_of(ids.partition(job), item) if job is not None else 0,
         detail=detail,
     )
 

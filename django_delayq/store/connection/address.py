@@ -86,7 +86,7 @@ def way(spec: RedisSpec) -> Way:
     return Way(
         where=where(kwargs),
         network=not kwargs.get("path"),
-        here="sentinels" not in kwargs and all(_is_here(host) for host, _ in nodes_of(kwargs)),
+        here="sentinels" not in kwargs and all(is_here(host) for host, _ in nodes_of(kwargs)),
         tls=tls,
         checked=tls and kwargs["ssl_check_hostname"],
         password=bool(kwargs.get("password") or kwargs.get("credential_provider")),
@@ -108,7 +108,8 @@ def is_cluster(spec: RedisSpec) -> bool:
     return not is_embedded(spec) and "cluster" in resolve(spec)[1]
 
 
-def _is_here(host: str) -> bool:
+def is_here(host: str) -> bool:
+    """Whether this host can only be reached from itself under that name."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

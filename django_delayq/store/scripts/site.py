@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import ipaddress
 import re
 import secrets
 import socket
@@ -18,6 +17,7 @@ from typing import Final, NamedTuple
 
 from django_delayq import clock
 from django_delayq.exceptions import DelayqError
+from django_delayq.store.connection.address import is_here
 from django_delayq.store.connection.error_replies import StoreError, is_refusal
 from django_delayq.store.connection.link import Link
 from django_delayq.store.keys import Keys
@@ -307,14 +307,6 @@ def address(where: str, prefix: str) -> str:
     """The address of a server and the prefix there, in the form of the checkpoint. `where`: see `Link.home`. An address that is valid
     only on one host includes the name of that host.
     """
-    here = where.startswith("unix:") or any(map(_is_here, PLACES.findall(where)))
+    here = where.startswith("unix:") or any(is_here(place.rpartition(":")[0].strip("[]")) for place in PLACES.findall(where))
     host = f" on {socket.gethostname().partition('.')[0]}" if here else ""
     return f"{where}{host}, prefix {prefix}"
-
-
-def _is_here(place: str) -> bool:
-    host = place.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
