@@ -19,7 +19,7 @@ from django_delayq.models import RETRYING, Attempt, Event, Job
 from django_delayq.states import EventKind, State
 
 NEWEST: Final = 5_000  # jobs, and attempts, that are looked at
-AT_ONCE: Final = 2_500  # jobs whose attempts one query asks for: few enough that the planner takes the index
+JOBS: Final = 2_500  # whose attempts are looked at: few enough that the planner takes the index
 ENDED: Final = (State.SUCCEEDED.value, State.FAILED.value)
 HEADLINE: Final = 300  # characters of an error
 EVENTS: Final = 1_000
@@ -116,21 +116,16 @@ def ends(jobs: QuerySet[Job], **names: str) -> NewestJobs:
 
 
 def runs(ended: NewestJobs, jobs: QuerySet[Job], task: str) -> NewestRuns:
-    """The NEWEST attempts of these jobs, and of jobs of the task that retry, in at most four queries."""
-    waiting = jobs.filter(RETRYING).order_by("-attempts", "-run_at", "-id").values_list("id", "task", "started_at")[:NEWEST]
+    """The NEWEST attempts of the newest JOBS of these jobs and of the jobs of the task that retry, in two queries."""
+    waiting = _read(jobs.filter(RETRYING).order_by("-attempts", "-run_at", "-id"), ("id", "task"), ("started_at",))
     wanted = [(one.started_at or one.run_at, one.job) for one in ended.rows]
-    wanted += [(started_at, id) for id, name, started_at in waiting if name == task and started_at]
+    wanted += [(started_at, id) for (id, name), (started_at,) in waiting if name == task and started_at]
     wanted.sort(reverse=True)
-    found: list[EndedRun] = []
-    for start in range(0, min(len(wanted), NEWEST), AT_ONCE):
-        asked = [id for _, id in wanted[start : start + AT_ONCE]]
-        rows = Attempt.objects.filter(job_id__in=asked, finished_at__isnull=False).order_by()
-        columns = ("id", "job_id", "number", "worker", "outcome", "error_class")
-        found += (EndedRun(*columns, *dates) for columns, dates in _read(rows, columns, ("started_at", "finished_at")))
-        if len(found) > NEWEST:
-            break
+    rows = Attempt.objects.filter(job_id__in=[id for _, id in wanted[:JOBS]], finished_at__isnull=False).order_by()
+    columns = ("id", "job_id", "number", "worker", "outcome", "error_class")
+    found = [EndedRun(*columns, *dates) for columns, dates in _read(rows, columns, ("started_at", "finished_at"))]
     found.sort(key=lambda one: one.finished_at, reverse=True)
-    since = found[NEWEST - 1].finished_at if len(found) > NEWEST else ended.since
+    since = found[NEWEST - 1].finished_at if len(found) > NEWEST else wanted[JOBS][0] if len(wanted) > JOBS else ended.since
     return NewestRuns(found[:NEWEST], since)
 
 

@@ -318,15 +318,16 @@ def test_tasks_that_are_not_registered_have_a_page_as_long_as_there_are_jobs(ord
     assert "No task of this name" not in plain_html(client, f"{JOBS}task/{quote(MESSAGE)}/")
 
 
-def test_only_the_newest_rows_are_looked_at_and_the_page_says_since_when(orders, staff, monkeypatch):
+@pytest.mark.parametrize(("jobs", "attempts"), [(2, 2), (6, 3)])
+def test_only_the_newest_rows_are_looked_at_and_the_page_says_since_when(orders, staff, monkeypatch, jobs, attempts):
     monkeypatch.setattr(trends, "NEWEST", 3)
-    monkeypatch.setattr(trends, "AT_ONCE", 2)
+    monkeypatch.setattr(trends, "JOBS", jobs)
     for minutes in range(1, 7):
         ended(minutes=minutes, ran=minutes)
     client = staff()
     context = client.get(OF_TASK).context
-    assert (context["attempts"], context["short"]) == (3, True)
-    assert max(line["ran"] for line in context["slowest"]) == "3.0s"
+    assert (context["attempts"], context["short"]) == (attempts, True)
+    assert max(line["ran"] for line in context["slowest"]) == f"{attempts}.0s"
     assert "There are older attempts" in plain(client, OF_TASK)
     assert "goes back only to" in plain(client, f"{PAGE}?span=7d")
 
@@ -334,7 +335,6 @@ def test_only_the_newest_rows_are_looked_at_and_the_page_says_since_when(orders,
 @pytest.mark.parametrize("jobs", [1, 40])
 def test_no_page_asks_the_database_more_than_twelve_times(orders, staff, settings, monkeypatch, jobs):
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {"HORIZON": "1d"}, "default": {}}}
-    monkeypatch.setattr(trends, "AT_ONCE", 14)
     monkeypatch.setattr(trends, "NEWEST", 41)
     for number in range(jobs):
         ended("failed" if number % 2 else "succeeded", attempts=1 + number % 3)
