@@ -114,7 +114,8 @@ def test_a_master_is_killed_and_each_job_runs_and_none_is_lost(shop: Shop, redis
     killed.kill()
     site.put(*((queue, (100 * n + 50, 100 * n + 60), 0.0, 0.0) for n, queue in enumerate(QUEUES)))
     assert len(others) == 3
-    eventually(lambda: site.master_of("default") is not killed, "another master")
+    slot = slot_of("{default}")
+    eventually(lambda: any(node.tells(slot) == "me" for node in cluster.nodes if node is not killed), "another master")
     shop.release(*(100 * n + number for n in range(len(QUEUES)) for number in range(2)))
     site.all_run(210)
     assert set(site.runs()) == {100 * n + number for n in range(len(QUEUES)) for number in (*range(2), *range(10, 40), *range(50, 60))}
