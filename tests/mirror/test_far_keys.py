@@ -294,7 +294,7 @@ def test_who_waits_too_long_for_another_transaction_is_told_and_has_changed_noth
 @pytest.mark.skipif(connection.vendor == "sqlite", reason="has one lock for all writers")
 def test_of_two_transactions_that_wait_for_each_other_one_is_told_to_repeat_all_of_it(horizon, monkeypatch):
     monkeypatch.setattr(far_rows, "WAIT", 60)
-    both, refused, created = threading.Barrier(2), [], []
+    both, committed, refused, created = threading.Barrier(2), threading.Event(), [], []
 
     def schedule(*keys: str, wait: bool = True) -> None:
         with transaction.atomic():
@@ -305,12 +305,14 @@ def test_of_two_transactions_that_wait_for_each_other_one_is_told_to_repeat_all_
                     both.wait(30)
                     wait = False
         created.extend(job.created for job in made)
+        committed.set()
 
     def play(*keys: str) -> None:
         try:
             schedule(*keys)
         except StoreUnavailable as error:
             refused.append(error)
+            committed.wait(30)  # a repeat before that can take the lock that the other transaction waits for, and refuse that one
             schedule(*sorted(keys), wait=False)
         finally:
             connection.close()
