@@ -34,6 +34,7 @@ from tests.browser.desk.load import (
     wait_for,
 )
 from tests.browser.pages import job_row, look_until, moment, queue_row, told
+from tests.stage import eventually
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -281,7 +282,7 @@ def test_requeue_all_that_failed_for_one_cause_over_twenty_minutes(hand, example
     expect(hand.page.locator("#content")).to_contain_text("20m")
     expect(hand.page.get_by_role("heading", level=1).locator(".delayq-state")).to_be_visible()
     hand.done()
-    assert count(example, state="failed", error__contains="TimeoutError") < 41
+    eventually(lambda: count(example, state="failed", error__contains="TimeoutError") < 41, "the first job of the operation")
 
 
 def test_list_what_is_due_in_an_hour_of_the_forecast(hand):
