@@ -11,7 +11,7 @@ The tables of docs/internals.md are generated from the tables below.
 | cancels | hash | id -> who asked; a byte 1 before it: abort | while the job runs, or can be adopted |
 | asks | hash | id -> how often it has raised NotYet, see asks.lua | from the first time to the end |
 | offered | hash | id -> where its offer was pushed, see offer.lua | to its success; after other ends: to tidy |
-| names | hash | id -> most:turn:due:name, of jobs with a concurrency name, see concurrency_limit.lua | as long as the record |
+| names | hash | id -> most:turn:due:name, of jobs with a concurrency name, see lines.lua | as long as the record |
 | holders | zset | name\\0id, of jobs that hold a name | as long as the lease |
 | blocked | zset | id by due ms, of due jobs that wait for their name | until a holder ends |
 | waiters | zset | name\\0<band><due>\\0id, of the same jobs, in the order in which they return | until a holder ends |
@@ -47,7 +47,7 @@ when no worker has known its task; see lua/include/runs.lua.
 | run | the run of the server that a worker used last |
 | brought_back | until which date restored overdue jobs wait, and until when another worker may still hold them |
 | moved_to, moved_at | the run of a server that is not confirmed yet, and when it was noticed |
-| named | "1" while any job may have a name, see lua/include/concurrency_limit.lua |
+| named | "1" while any job may have a name, see lua/include/lines.lua |
 | turn | the number of the last holder of a name: the time in µs, or more |
 | surplus | how many more jobs than entries the unread events describe |
 | rolled, restoring | during a restore: its phase, see confirm.lua; when, who, and how far it is |

@@ -33,7 +33,7 @@ SCRIPTS = {
     "include/timer_election": "tests/store/test_timer_election.py",
     "include/alive": "tests/store/test_claim.py",
     "include/asks": "tests/store/test_asks.py",
-    "include/concurrency_limit": "tests/store/test_names.py",
+    "include/lines": "tests/store/test_names.py",
     "include/concurrency_name": "tests/store/test_names.py",
 }
 OTHERS = "tests/store/test_changes.py"

@@ -1,6 +1,6 @@
 -- settle: running -> succeeded (ack), scheduled (retry, snooze, ask, evict, park, crash), failed (fail) or cancelled (cancel)
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats spread asks offered names holders blocked waiters
--- include: begin bulk runs priority_bands tombstone asks concurrency_limit finish wake crash spread
+-- include: begin bulk runs priority_bands tombstone asks lines finish wake crash spread
 -- ARGV: now by(worker) why, max crashes, then per job (at most 200): id attempt nonce outcome delay detail times
 --   outcome: ack, retry, snooze, ask (a poll was answered "not yet"), evict (its process was killed because of another job), park (the
 --   worker lacks its task, or cannot call it with these arguments), fail, crash (its process died), cancel
@@ -35,8 +35,8 @@ noted = asks_there
 if asks_there then
   cancels = redis.call('HMGET', k_cancels, unpack(ids))
 end
-if named then
-  read_names(ids)
+if lines then
+  lines.read(ids)
 end
 
 local function key_of(id, band)
@@ -63,9 +63,9 @@ end
 -- The date at which a job with a name was claimed. With a later date, it would come after the jobs that wait for that name.
 local function first_due(id)
   local name, due
-  if named then
+  if lines then
     local _
-    name, _, _, due = name_of(id)
+    name, _, _, due = lines.of(id)
   end
   due = name and tonumber(due)
   return due and due > 0 and due
@@ -178,8 +178,8 @@ flush(1)
 publish()
 flush(3)
 flush()
-if named then
-  local date = call_waiters()
+if lines then
+  local date = lines.call()
   earliest = date and math.min(earliest or date, date) or earliest
 end
 cap_tombstones()

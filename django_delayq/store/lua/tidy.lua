@@ -1,6 +1,6 @@
 -- tidy: no state change; removes what has expired
 -- keys: jobs high normal low leases cancels failed finished claims stats wake meta events asks offered names holders blocked waiters
--- include: begin tries bulk epoch tombstone priority_bands concurrency_limit wake
+-- include: begin tries bulk epoch tombstone priority_bands lines wake
 -- ARGV: now by why, tombstones older than (ms), failed jobs that failed before (ms; '' keeps all: the caller knows the position of the
 --   mirror), stats older than (minutes), claims older than (ms), cursor ('0' to start; 'c' prefixes that of claims, which follow stats, then
 --   'a' that of asks, and 'o' that of offered; 'e' after all of these). Names have a separate cursor after a colon, so that every call
@@ -17,10 +17,10 @@ if #old > 0 then
   redis.call('ZREM', k_finished, unpack(old))
 end
 local function forget_names(id)
-  if named then
-    free_name(id)
-    forget_waiter(id)
-    forget_name(id)
+  if lines then
+    lines.free(id)
+    lines.forget_waiter(id)
+    lines.forget(id)
   end
 end
 local failed = {}
@@ -112,7 +112,7 @@ if string.sub(naming, 1, 1) == 'h' then
       stay = stay + 1
     else
       redis.call('ZREM', k_holders, holders[i])
-      note_freed(name or '')
+      lines.note_freed(name or '')
     end
   end
   naming = #holders < 200 and 'b0' or 'h' .. int(from + stay) -- removing entries has moved the others up
@@ -122,12 +122,15 @@ if string.sub(naming, 1, 1) == 'b' then
   local blocked = redis.call('ZRANGE', k_blocked, from, from + 199, 'WITHSCORES')
   for i = 1, #blocked, 2 do
     local id, due = blocked[i], blocked[i + 1]
-    local name, most = name_of(id)
+    local name, most = lines.of(id)
     local band = header(redis.call('HGET', k_jobs, id) or '')
     if not band then
       redis.call('ZREM', k_blocked, id)
-    elseif not name or take_room(name, most) then
-      unblock(id, band)
+    elseif not name or lines.has_room(name, most) then
+      if name then
+        lines.count(name)
+      end
+      lines.unblock(id, band)
       redis.call('ZADD', BANDS[band], due, id)
       wake_for(tonumber(due))
     else
@@ -139,8 +142,8 @@ if string.sub(naming, 1, 1) == 'b' then
     redis.call('HDEL', k_meta, 'named')
   end
 end
-if named then
-  wake_for(call_waiters())
+if lines then
+  wake_for(lines.call())
 end
 if naming ~= '' then
   cursor = cursor .. ':' .. naming
