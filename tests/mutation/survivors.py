@@ -80,8 +80,7 @@ SURVIVORS = {
     "store/lua/include/lines.lua: seen, most_read = seen + #found, 200 [one more]": COSTS + "how many are read at once.",
     "store/lua/include/lines.lua: seen, most_read = seen + #found, 200 [one less]": COSTS + "how many are read at once.",
     "store/lua/include/lines.lua: for i = 1, #ids do [one more]": COSTS + "the first name is looked up alone.",
-    "store/lua/include/lines.lua: if most <= (full[name] or 0) then [<= to <]": COSTS
-    + "a name that is full is looked at again.",
+    "store/lua/include/lines.lua: if most <= (full[name] or 0) then [<= to <]": COSTS + "a name that is full is looked at again.",
     "store/lua/include/lines.lua: values[id] = false [false to true]": NOTHING
     + "nobody asks for the name of a job whose record has just gone.",
     "store/lua/include/position.lua: return tonumber(ms or 0), tonumber(number or 0) [one more]": NOTHING + "no event is so early.",

@@ -35,6 +35,10 @@ SCRIPTS = {
     "include/asks": "tests/store/test_asks.py",
     "include/lines": "tests/store/test_names.py",
     "include/concurrency_name": "tests/store/test_names.py",
+    "include/back": "tests/store/test_settle.py",
+    "include/words": "tests/store/test_word_pauses.py",
+    "include/limits": "tests/store/test_word_pauses.py",
+    "limit": "tests/store/test_word_pauses.py",
 }
 OTHERS = "tests/store/test_changes.py"
 STORE = [
@@ -46,6 +50,7 @@ STORE = [
     "tests/store/test_pulled.py",
     "tests/store/test_asks.py",
     "tests/store/test_names.py",
+    "tests/store/test_word_pauses.py",
     "tests/store/test_claim.py",
     "tests/store/test_timer_election.py",
     "tests/store/test_changes.py",

@@ -12,7 +12,7 @@ from django_delayq import ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.scripts.events import EventLog
 from django_delayq.store.scripts.lock_store import LockStore
-from django_delayq.store.scripts.queue import QueueStore, ScheduleItem
+from django_delayq.store.scripts.queue import LimitChange, QueueStore, ScheduleItem
 from django_delayq.store.scripts.recovery import EpochStore, RestoreItem
 from tests.links import opened
 from tests.store.board import NOW, Board, job_id, record
@@ -66,6 +66,8 @@ STORE: dict[str, tuple[str, Call]] = {
     "requeue": ("EVALSHA", lambda board: board.store.requeue(job_id(3), record(3), now_ms=NOW)),
     "pause": ("EVALSHA", lambda board: board.store.pause(now_ms=NOW)),
     "resume": ("EVALSHA", lambda board: board.store.resume(now_ms=NOW)),
+    "limit": ("EVALSHA", lambda board: board.store.limit([LimitChange("pause", "task:shop.close")], now_ms=NOW)),
+    "paused": ("HGETALL", lambda board: board.store.paused()),
     "purge": ("EVALSHA", lambda board: board.store.purge(now_ms=NOW)),
     "tidy": ("EVALSHA", lambda board: board.store.tidy(now_ms=NOW)),
 }

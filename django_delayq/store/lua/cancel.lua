@@ -1,6 +1,6 @@
 -- cancel: scheduled -> cancelled; running -> running, with a request to cancel or to abort
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats asks names holders blocked waiters
--- include: begin tries bulk priority_bands nowhere tombstone asks lines wake finish unique_key epoch
+-- include: begin tries bulk priority_bands nowhere tombstone asks words lines wake finish unique_key epoch
 -- ARGV: now by why, lacking, the epoch in which nothing may be done ('' none), abort ('1' or ''), id; an id that starts
 --   with '=' is a key
 --   lacking: the state of a missing job according to its row, see epoch.lua: a waiting one is ended, so that neither a late publication

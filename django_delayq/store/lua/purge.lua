@@ -1,6 +1,6 @@
 -- purge: scheduled -> cancelled, many at a time; running jobs continue
 -- keys: jobs high normal low runs keys leases cancels progress finished events wake meta stats asks names holders blocked waiters
--- include: begin tries bulk priority_bands tombstone asks lines wake finish
+-- include: begin tries bulk priority_bands tombstone asks words lines wake finish
 -- ARGV: now by why, the maximum number (up to 200)
 -- Returns: the number cancelled, the number of scheduled jobs that remain. Call until none remains.
 -- O(log N) per job.

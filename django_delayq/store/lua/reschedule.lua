@@ -1,6 +1,6 @@
 -- reschedule: scheduled -> scheduled, with another date (run now: delay 0)
 -- keys: jobs high normal low leases failed finished keys events wake meta names holders blocked waiters
--- include: begin tries bulk priority_bands lines wake unique_key epoch
+-- include: begin tries bulk priority_bands words lines wake unique_key epoch
 -- ARGV: now by why, the epoch in which nothing may be done ('' none), the state of a missing job according to its row ('' unknown; see
 --   epoch.lua: one that may run counts as running; 'waited': also of an existing job: another server made this change before, so it had
 --   not started; 'ended': its row has ended, so an unconfirmed server that still has the job has older data), policy, then per job (at most

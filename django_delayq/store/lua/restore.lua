@@ -1,6 +1,6 @@
 -- restore: nothing -> scheduled or running, from the row; nothing -> running, adopted by the worker that holds it
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats asks names holders blocked waiters
--- include: begin bulk runs priority_bands nowhere tombstone asks lines concurrency_name wake finish epoch unique_key
+-- include: begin bulk runs priority_bands nowhere tombstone asks words lines concurrency_name wake finish epoch unique_key
 -- ARGV: now by why, generation for a store without one, epoch, progress of rows to note (who done total; '' none), then per job
 --   (at most 200): id record attempt crashes fence due delay unsure begun asks name
 --   fence: that of a worker's run; '' for a row. All are of one kind

@@ -1,6 +1,6 @@
 -- schedule: nothing -> scheduled; the holder of its key -> rescheduled or cancelled, by the policy
 -- keys: jobs high normal low runs leases keys failed finished events wake meta stats asks names holders blocked waiters
--- include: schedule_fast_path begin bulk runs priority_bands nowhere lines concurrency_name tombstone wake unique_key untold epoch asks
+-- include: schedule_fast_path begin bulk runs priority_bands nowhere words lines concurrency_name tombstone wake unique_key untold epoch asks
 -- ARGV: now by why, the most jobs by which the mirror may lag (0: no limit), the sender's epoch ('' any), mode,
 --   then per job (at most 200): id record policy date, and in mode 'named' its name: "most:name", '' for none, see lines.lua
 --   epoch: generation:server as in meta; in another epoch the sender's information about its jobs may be outdated

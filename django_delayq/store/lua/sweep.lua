@@ -1,6 +1,6 @@
 -- sweep: durable jobs in any state -> nothing; unfinished ones return from their rows
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta asks names holders blocked waiters
--- include: begin tries bulk priority_bands tombstone asks lines wake finish
+-- include: begin tries bulk priority_bands tombstone asks words lines wake finish
 -- ARGV: now by why, the generation that is swept, progress to note (who done total), cursor ('0' to start); or '' '' '' and ids (at most 200):
 --   jobs that have ended according to their rows, which are removed with an event
 -- Returns the next cursor ('0': done; '' if this generation is not being swept, and nothing was done) and the number of removed jobs.

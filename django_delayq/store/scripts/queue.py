@@ -92,6 +92,23 @@ class Outcome(NamedTuple):
     reason: str = ""
 
 
+class LimitChange(NamedTuple):
+    """A change for `QueueStore.limit`. `word`: task:<task> or name:<concurrency name>. `value` of a pause: the ms since 1970 until
+    which it lasts (0: no end); of a resume: the ms between two of the jobs that it held (0: as many as are claimed).
+    """
+
+    kind: Literal["pause", "resume"]
+    word: str
+    value: int = 0
+
+
+class WordPause(NamedTuple):
+    """The pause of a word. `until_ms`: its end (0: none). `resumed`: jobs are claimed again, and those that it held return."""
+
+    until_ms: int
+    resumed: bool
+
+
 class Tidied(NamedTuple):
     """The result of one call of tidy: how much it dropped, and the `cursor` for the next call ("0": done)."""
 
@@ -497,6 +514,29 @@ class QueueStore:
         """Jobs are claimed again. Returns False if the queue was not paused."""
         site.admit(self.link, self.keys)
         return bool(self.run("pause", now_ms, actor, reason, "0"))
+
+    def limit(
+        self,
+        changes: Sequence[LimitChange],
+        *,
+        actor: str = "",
+        reason: str = "",
+        replicas: Replicas | None = None,
+        now_ms: int | None = None,
+    ) -> list[bool]:
+        """Pauses jobs by words, or lets them run again; running jobs continue. Returns one answer per change: whether it changed
+        something.
+        """
+        site.admit(self.link, self.keys)
+        bounded(changes)
+        told = [value for change in changes for value in change]
+        return [answer == 1 for answer in self.run("limit", now_ms, actor, reason, *told, replicas=replicas)]
+
+    def paused(self) -> dict[str, WordPause]:
+        """The words that are paused, or whose held jobs have not all returned."""
+        flat = self.link.execute("HGETALL", self.keys["pauses"])
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        return {decode.text(word): WordPause(decode.moment_ms(value), value[:1] == b"r") for word, value in pairs}
 
     def purge(self, *, limit: int = MOST, actor: str = "", reason: str = "", now_ms: int | None = None) -> tuple[int, int]:
         """Cancels scheduled jobs, at most `limit` (up to 200). Returns the number of cancelled jobs, and the number that is left."""

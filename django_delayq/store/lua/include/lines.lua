@@ -1,12 +1,13 @@
--- Lines of jobs that wait for a concurrency name: only `most` jobs with the same name can hold a lease at a time (1: one after the other).
+-- Lines of due jobs that wait, for a concurrency name or for the end of a pause (limits.lua). A concurrency name: only `most` jobs with the same name can hold a lease at a time (1: one after the other).
 -- A name is held exactly as long as the lease of its job. A due job whose name is taken leaves its band, once, and waits. Whatever frees a
 -- name puts the next job back into its band, with its date, and claim decides.
 --   names: id -> most:turn:due:name, from schedule until its record is removed; turn: a number that increases with every holder, 0 before
 --     the first; due: the date of its claim
---   holders: name\0id · blocked: id by due ms, for jobs that wait for their name · waiters: the same as name\0<band><due>\0id, so in the
---     order in which they return: band, date, id. No name contains a byte below 32.
+--   holders: name\0id · blocked: id by due ms, for jobs in a line; by the negative of it, for jobs that a pause holds · waiters: the same
+--     as line\0<band><due>\0id, so in the order in which they return: band, date, id. line: the name, or a byte 1 and the paused word. No
+--     name contains a byte below 32.
 -- Usually no job of a queue has ever had a name, see `named` in begin.lua. Then `lines` is nil, because creating its functions takes time.
--- Needs begin, bulk and bands, and the keys jobs high normal low meta names holders blocked waiters.
+-- Needs begin, bulk, bands and words, and the keys jobs high normal low meta names holders blocked waiters.
 local lines
 
 if named then
@@ -132,6 +133,13 @@ if named then
     return turn
   end
 
+  -- The date at which a job with a name was claimed. With a later date, it would come after the jobs that wait for that name.
+  local function first_due(id)
+    local name, _, _, due = name_of(id)
+    due = name and tonumber(due)
+    return due and due > 0 and due
+  end
+
   local function free(id)
     local name = name_of(id)
     if name then
@@ -149,16 +157,29 @@ if named then
     return name .. '\0' .. BAND_RANKS[letter] .. date .. '\0' .. id
   end
 
-  -- Ends the wait of a job for its name. Returns whether it waited.
+  -- A due job leaves its band and waits in that line.
+  local function wait(id, letter, line, due)
+    local since = math.max(1, due)
+    gather('ZADD', k_blocked, int(string.byte(line) == 1 and -since or since), id)
+    gather('ZADD', k_waiters, '0', waiter(id, letter, since, line))
+  end
+
+  -- Ends the wait of a job in a line. Returns whether it waited.
   local function unblock(id, letter)
-    local due, name = redis.call('ZSCORE', k_blocked, id), name_of(id)
-    if due then
-      redis.call('ZREM', k_blocked, id)
-      if name then
-        redis.call('ZREM', k_waiters, waiter(id, letter, tonumber(due), name))
-      end
+    local due = tonumber(redis.call('ZSCORE', k_blocked, id) or '')
+    if not due then
+      return false
     end
-    return due and true
+    redis.call('ZREM', k_blocked, id)
+    local name = name_of(id)
+    if due < 0 then
+      for _, word in ipairs(words_of(redis.call('HGET', k_jobs, id) or '', name)) do
+        redis.call('ZREM', k_waiters, waiter(id, letter, -due, '\1' .. word))
+      end
+    elseif name then
+      redis.call('ZREM', k_waiters, waiter(id, letter, due, name))
+    end
+    return true
   end
 
   -- The same for a job without a record, so without the band to return to.
@@ -170,9 +191,10 @@ if named then
     end
   end
 
-  -- The date of a waiting job, in its band or for its name; nil if it does not wait.
+  -- The date of a waiting job, in its band or in a line; nil if it does not wait.
   local function date_of(id, letter)
-    return tonumber(redis.call('ZSCORE', BANDS[letter], id) or redis.call('ZSCORE', k_blocked, id) or '')
+    local date = tonumber(redis.call('ZSCORE', BANDS[letter], id) or redis.call('ZSCORE', k_blocked, id) or '')
+    return date and math.abs(date)
   end
 
   -- Removes a job from where it waits. Returns whether it waited.
@@ -184,7 +206,7 @@ if named then
     return waited
   end
 
-  -- A waiting job has another date in its band now. It no longer waits for its name, and another job may be next.
+  -- A waiting job has another date in its band now. It no longer waits in a line, and another job may be next.
   local function moved(id, letter)
     unblock(id, letter)
     left(id)
@@ -232,16 +254,31 @@ if named then
       end
       flush()
     end
-    freed, doubtful = {}, {}
+    freed, doubtful, begun, full, held = {}, {}, {}, {}, nil
     if last then
       redis.call('HSET', k_meta, 'turn', int(last))
     end
     return earliest
   end
 
+  -- Puts the first jobs of a line back into their bands, at most `most`, and drops entries of jobs that no longer wait. Returns their ids.
+  local function open(line, most)
+    local found = under_name(k_waiters, line, 0, most)
+    for i = 1, #found do
+      local rank, due, id = string.match(string.sub(found[i], #line + 2), '^([123])(%d+)%z(.+)$')
+      gather('ZREM', k_waiters, found[i])
+      if id and redis.call('ZSCORE', k_blocked, id) and redis.call('HEXISTS', k_jobs, id) == 1 then
+        gather('ZADD', BANDS[RANKED[rank]], due, id)
+        gather('ZREM', k_blocked, id)
+      end
+      found[i] = id or ''
+    end
+    return found
+  end
+
   lines = {
     read = read_all, of = name_of, forget = forget, has_room = has_room, count = count, note_freed = note_freed, left = left, hold = hold,
-    free = free, waiter = waiter, unblock = unblock, forget_waiter = forget_waiter, date_of = date_of, withdraw = withdraw, moved = moved,
-    call = call,
+    first_due = first_due, free = free, wait = wait, unblock = unblock, forget_waiter = forget_waiter, date_of = date_of, withdraw = withdraw, moved = moved,
+    call = call, open = open,
   }
 end
