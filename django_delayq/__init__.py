@@ -39,7 +39,18 @@ from django_delayq.exceptions import (
 from django_delayq.ladder import Ladder
 from django_delayq.locks.lock import Lock, lock
 from django_delayq.periodic.declarations import periodic
-from django_delayq.producer.acts import acancel, arequeue, areschedule, arun_now, cancel, requeue, reschedule, run_now
+from django_delayq.producer.acts import (
+    acancel,
+    aforget,
+    arequeue,
+    areschedule,
+    arun_now,
+    cancel,
+    forget,
+    requeue,
+    reschedule,
+    run_now,
+)
 from django_delayq.producer.job import Job, aget, get
 from django_delayq.producer.options import hint_of_method as _hint_of_method
 from django_delayq.producer.queues import apause, aresume, pause, resume
@@ -90,6 +101,7 @@ __all__ = [
     "UnknownTask",
     "acancel",
     "adeliver",
+    "aforget",
     "aget",
     "aoffer",
     "apause",
@@ -104,6 +116,7 @@ __all__ = [
     "cancel",
     "current",
     "deliver",
+    "forget",
     "get",
     "lock",
     "offer",

@@ -49,8 +49,8 @@ def actor() -> str:
 def change(verb: Verb, out: TextIO, options: dict[str, Any]) -> int:
     """Applies a verb to the jobs that ids, a key or a filter choose."""
     how = {"actor": actor(), "reason": options["reason"]}
-    if verb.aborts:
-        how["abort"] = options["abort"]
+    if verb.flag:
+        how[verb.flag[0]] = options[verb.flag[0]]
     if verb.needs_date:
         if (options["delay"] is None) == (options["run_at"] is None):
             raise UsageError("Specify either --delay or --run-at.")

@@ -126,6 +126,7 @@ class Job(DelayqModel):
             ("run_now_job", "Can run jobs now"),
             ("reschedule_job", "Can reschedule jobs"),
             ("resolve_job", "Can mark unresolved jobs as succeeded or failed"),
+            ("forget_key", "Can free the keys of jobs before their period ends"),
             ("edit_job", "Can requeue jobs with different arguments"),
             ("export_job", "Can export lists of jobs"),
             ("view_sensitive", "Can see masked arguments"),

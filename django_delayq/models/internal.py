@@ -82,16 +82,24 @@ class UncheckedKey(DelayqModel):
 class PeriodKey(DelayqModel):
     """A key that schedules one job in a period. `digest`: of the scope, the queue and the key. It is written in the transaction of the
     job's row; for a job without a row it is committed before Redis is asked. `until`: the end of the period by the database's clock;
-    NULL: the job is unfinished.
+    NULL: no end of the job was mirrored. `period_ms`: the period begins when the job ends; NULL: it began at `at`, when the job
+    got the key.
     """
 
     digest: models.CharField[str, str] = models.CharField(max_length=64, primary_key=True)
     job: models.UUIDField[UUID, UUID] = models.UUIDField()
     until: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
+    period_ms: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
+    at: models.DateTimeField[datetime, datetime] = models.DateTimeField()
+    queue: models.CharField[str, str] = models.CharField(max_length=100)
+    task: models.CharField[str, str] = models.CharField(max_length=200)
 
     class Meta(DelayqModel.Meta):
         db_table = "delayq_period_key"
-        indexes = (models.Index(fields=["until"], name="delayq_period_key_until"),)
+        indexes = (
+            models.Index(fields=["until"], name="delayq_period_key_until"),
+            models.Index(fields=["job"], name="delayq_period_key_job"),
+        )
 
 
 class CommitRequest(DelayqModel):

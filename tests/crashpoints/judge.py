@@ -14,7 +14,7 @@ from django_delayq.store.connection.places import Places
 from django_delayq.store.keys import Keys
 from tests.app import seen
 from tests.app.record import lines
-from tests.crashpoints.cases import OFFERING, Case
+from tests.crashpoints.cases import OFFERING, ONCE, Case
 from tests.laws.history import CRASHPOINTS, HOPELESS, History, Op
 from tests.laws.judge import Breach, judge
 
@@ -70,6 +70,16 @@ def offers(case: Case, folder: Path, places: Places, key: str) -> list[str]:
     there = Counter(ids.full(fields[1].decode()) for _, fields in link.execute("XRANGE", key, "-", "+"))
     wanted = Counter(UUID(id) for (id,) in select(folder, "select id from delayq_job where state = 'succeeded'"))
     return [] if there == wanted and wanted else [f"offered: {dict(there)}; succeeded: {dict(wanted)}"]
+
+
+def periods(case: Case, folder: Path) -> list[str]:
+    """The violations in the keys of periods: a job that was scheduled has its key, and its period has begun if it has ended."""
+    if case.kind not in ONCE:
+        return []
+    keys = {str(UUID(job)): until for job, until in select(folder, "select job, until from delayq_period_key")}
+    jobs = {str(UUID(job)): state for job, state in select(folder, "select id, state from delayq_job where \"key\" != ''")}
+    wrong = [f"{job} {state} has no key, or no period" for job, state in jobs.items() if state != "cancelled" and not keys.get(job)]
+    return wrong + [f"a key for {len(keys)} jobs"] * (len(keys) > 1)
 
 
 def _settle_calls(case: Case, history: History) -> None:

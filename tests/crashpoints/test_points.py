@@ -85,8 +85,16 @@ UNMARKED = {
         "insert": "within the transaction of its caller, who has the failpoints",
     },
     "producer/outbox/period_keys.py": {
-        "take": "with the row of the job; for a job without a row, tests/contrib/gateway/test_idempotency.py kills processes around it",
-        "release": "a key that stays has a job that was refused, and the answer names that job",
+        "_insert": "with the row of the job; for a job without a row, `_free` has the failpoint behind it",
+        "_take_over": "the same",
+        "release": "a key that stays has a job that was refused, and the answer names that job; a day later, its period begins",
+        "rename": "a key that stays has a job that neither Redis nor a row knows; a day later, its period begins",
+        "ended": "within the transaction of `_fold_batch`",
+        "reopen": "the same",
+        "keep_ends": "within the transaction of `PruneLoop.prune`",
+        "end_lost": "one statement per row, and the next look finds the rest",
+        "prune": "one statement, and the next look finds the rest",
+        "forget": "one transaction of a person, who asks again",
     },
     "mirror/adoption.py": dict.fromkeys(("own_id", "end_rows", "take", "_note"), "a person asks for it, and asks again"),
     "mirror/reconcile_rows.py": {

@@ -84,7 +84,9 @@ MODULES = {
         "tests/mirror/test_running.py",
         "tests/mirror/test_forgotten.py",
         "tests/mirror/test_pauses.py",
+        "tests/mirror/test_once_for.py",
     ],
+    "producer/outbox/period_keys.py": ["tests/mirror/test_once_for.py", "tests/contrib/gateway/test_scheduled_once.py"],
     "producer/lookup.py": [
         "tests/producer/test_schedule.py",
         "tests/mirror/test_answers.py",

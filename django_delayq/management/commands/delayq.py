@@ -61,8 +61,8 @@ class Command(BaseCommand):
             act = add(verb.command, partial(change_commands.change, verb), f"{text} `jobs` with a result for each.")
             add_targets(act)
             _changing(act, reason=True)
-            if verb.aborts:
-                act.add_argument("--abort", action="store_true", help="interrupt running jobs instead of asking them to stop")
+            if verb.flag:
+                act.add_argument(f"--{verb.flag[0]}", action="store_true", help=verb.flag[1])
             if verb.needs_date:
                 act.add_argument("--delay", help="a duration from now, such as 90s, 1h30m or 2d")
                 act.add_argument(
