@@ -30,8 +30,9 @@ from django_delayq.console.overview import DOWN, Overview, QueueView, count_abse
 from django_delayq.console.trends import NewestJobs, Span
 from django_delayq.console.why_not_yet import PULLED_LATELY
 from django_delayq.console.wording import duration, error_text, relative, second
-from django_delayq.models import Job, Queue, QueueState
+from django_delayq.models import Job, Pause, Queue
 from django_delayq.producer import queues
+from django_delayq.producer.queues import PauseReply
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.spread import MINUTES, Spread, percentile
@@ -48,7 +49,7 @@ MOST_TASKS: Final = 50
 MOST_NAMES: Final = 20
 MOST_HOLDERS: Final = 3
 EARLIER: Final = {"day": (1, _("a day earlier")), "week": (7, _("a week earlier"))}  # what trends compare with
-ACTS: dict[str, tuple[Callable[..., bool], Any, Any]] = {
+ACTS: dict[str, tuple[Callable[..., PauseReply], Any, Any]] = {
     "pause": (
         queues.pause,
         _("The queue %(queue)s is paused. Workers claim no more of its jobs."),
@@ -289,7 +290,7 @@ def of_queue(request: HttpRequest, name: str, jobs: ListLinks) -> Line:
     chosen, span = charts.chosen(request.GET.get("span"))
     section, trouble = _section([name], span, trends.ends(rows, queue=name), seen, jobs)
     bands, consumers, named = _in_redis(name, names=may_see_jobs) if view else ({}, [], None)
-    kept = None if view else QueueState.objects.filter(queue=name).order_by("paused_at", "partition").first()
+    kept = None if view else Pause.objects.filter(queue=name).order_by("paused_at", "partition").first()
     return {
         "name": name,
         "may_see_jobs": may_see_jobs,

@@ -261,19 +261,24 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name='QueueState',
+            name='Pause',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('queue', models.CharField(max_length=100)),
+                ('word', models.CharField(blank=True, default='', max_length=210)),
+                ('digest', models.CharField(blank=True, default='', max_length=64)),
+                ('queue', models.CharField(blank=True, default='', max_length=100)),
                 ('partition', models.PositiveIntegerField(default=0)),
                 ('paused_at', models.DateTimeField(null=True)),
                 ('paused_by', models.CharField(blank=True, default='', max_length=200)),
                 ('paused_why', models.TextField(blank=True, default='')),
+                ('until', models.DateTimeField(null=True)),
+                ('pace_ms', models.PositiveIntegerField(default=0)),
+                ('missing', models.TextField(blank=True, default='')),
             ],
             options={
-                'db_table': 'delayq_queue_state',
+                'db_table': 'delayq_pause',
                 'default_permissions': (),
-                'constraints': [models.UniqueConstraint(fields=('queue', 'partition'), name='delayq_queue_state_partition')],
+                'constraints': [models.UniqueConstraint(fields=('digest', 'queue', 'partition'), name='delayq_pause_once')],
             },
         ),
         migrations.CreateModel(

@@ -17,7 +17,7 @@ from django_delayq.models.database import DelayqModel as DelayqModel
 from django_delayq.models.database import ExactJSONField as ExactJSONField
 from django_delayq.models.database import JSONText as JSONText
 from django_delayq.models.database import PartialIndex
-from django_delayq.models.internal import Checkpoint, Operation, QueueState, SetAside
+from django_delayq.models.internal import Checkpoint, Operation, Pause, SetAside
 from django_delayq.models.internal import CommitRequest as CommitRequest
 from django_delayq.models.internal import PeriodKey as PeriodKey
 from django_delayq.models.internal import Site as Site
@@ -326,9 +326,9 @@ __all__ = (
     "Event",
     "Job",
     "Operation",
+    "Pause",
     "Periodic",
     "Queue",
-    "QueueState",
     "SeenDeclaration",
     "SetAside",
     "Step",

@@ -24,7 +24,7 @@ from django_delayq.mirror.reconcile_rows import pending_changes
 from django_delayq.mirror.relay import IDLE, RelayLoop, SharedLook
 from django_delayq.mirror.restore import needs_restore
 from django_delayq.mirror.service import Service
-from django_delayq.models import Checkpoint, Event, Job, QueueState, UncheckedKey, of_state
+from django_delayq.models import Checkpoint, Event, Job, Pause, UncheckedKey, of_state
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
 from django_delayq.store.scripts.events import EventLog
@@ -140,12 +140,12 @@ def test_a_paused_queue_is_paused_again_in_all_partitions(loops, redis_server):
     delayq.schedule_many(close_order.using(delay="1h").bind(n) for n in range(600))
     delayq.pause("orders", reason="x")
     settle_down(loops)
-    assert QueueState.objects.filter(paused_at__isnull=False).count() == 3
+    assert Pause.objects.filter(paused_at__isnull=False).count() == 3
     redis_server.link.execute("FLUSHALL")
     settle_down(loops)
     assert [depth.paused_reason for depth in stores.inspector().by_partition(["orders"])[0]] == ["x"] * 3
     delayq.resume("orders")
-    assert not QueueState.objects.filter(paused_at__isnull=False).exists()
+    assert not Pause.objects.filter(paused_at__isnull=False).exists()
 
 
 def test_old_rows_of_all_partitions_are_pruned(divide):

@@ -21,7 +21,8 @@ from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.connection.link import Link
 from django_delayq.store.keys import NAMES, tag
 from django_delayq.store.scripts.events import FIRST, EventLog
-from django_delayq.store.scripts.queue import Claim, LimitChange, Outcome, QueueStore
+from django_delayq.store.scripts.limits import LimitChange
+from django_delayq.store.scripts.queue import Claim, Outcome, QueueStore
 from django_delayq.store.scripts.record import Changed, ClaimedJob, JobRecord, ScheduleItem
 from django_delayq.store.scripts.recovery import EpochStore
 from tests.laws import dump as dumps

@@ -9,7 +9,8 @@ from uuid import UUID
 
 from django_delayq.setting_readers import OfferTarget
 from django_delayq.states import Change, State
-from django_delayq.store.scripts.queue import HOUR_MS, MOST, Claim, LimitChange, OfferReply, Outcome, Tidied
+from django_delayq.store.scripts.limits import LimitChange
+from django_delayq.store.scripts.queue import HOUR_MS, MOST, Claim, OfferReply, Outcome, Tidied
 from django_delayq.store.scripts.record import Changed, ClaimedJob, JobRecord, ScheduleItem, ScheduleMode, ScheduleReply, ScheduleStatus
 from tests.laws.dump import BANDS
 from tests.model.contents import full, short

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from django_delayq.store.scripts.queue import LimitChange
+from django_delayq.store.scripts.limits import LimitChange, LimitStore
 from tests.store.board import Board, job_id
 from tests.store.test_histories_of_names import NAMES, History
 from tests.store.test_names import put
@@ -45,12 +45,12 @@ class PausedHistory(History):
 
     def pause(self) -> None:
         word, until = self.chance.choice(WORDS), self.chance.choice([0, 0, self.now + 40])
-        self.board.store.limit([LimitChange("pause", word, until)], now_ms=self.now)
+        LimitStore(self.board.store).limit([LimitChange("pause", word, until)], now_ms=self.now)
         self.until[word] = until
 
     def resume(self) -> None:
         word = self.chance.choice([*self.until, WORDS[0]])
-        self.board.store.limit([LimitChange("resume", word, self.chance.choice([0, 0, 15]))], now_ms=self.now)
+        LimitStore(self.board.store).limit([LimitChange("resume", word, self.chance.choice([0, 0, 15]))], now_ms=self.now)
         self.until.pop(word, None)
 
     def step(self) -> None:
@@ -58,7 +58,7 @@ class PausedHistory(History):
 
     def check(self) -> None:
         super().check()
-        found, pauses = self.board.dump(), self.board.store.paused()
+        found, pauses = self.board.dump(), LimitStore(self.board.store).paused()
         opens = {line.decode() for line in self.board.link.execute("ZRANGE", self.board.keys["opens"], 0, -1)}
         held = {number for number, due in found.get("blocked", {}).items() if due < -1_000_000_000}
         for line, number in found.get("waiters", []):
@@ -70,7 +70,7 @@ class PausedHistory(History):
 
     def drain(self) -> None:
         for word in WORDS:
-            self.board.store.limit([LimitChange("resume", word)], now_ms=self.now)
+            LimitStore(self.board.store).limit([LimitChange("resume", word)], now_ms=self.now)
         self.until = {}
         super().drain()
 

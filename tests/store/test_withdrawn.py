@@ -14,7 +14,7 @@ import pytest
 from django_delayq import ids, job_meta
 from django_delayq.states import Change
 from django_delayq.store.connection.error_replies import StoreError
-from django_delayq.store.scripts.queue import LimitChange
+from django_delayq.store.scripts.limits import LimitChange, LimitStore
 from django_delayq.store.scripts.record import ScheduleItem
 from django_delayq.store.scripts.recovery import ADOPTION_MS, EpochStore
 from tests.servers import USER
@@ -52,14 +52,14 @@ def waits(board: Board) -> None:
 
 def paused(board: Board) -> None:
     put(board, 1, 2)
-    board.store.limit([LimitChange("pause", "task:shop.close")], now_ms=NOW)
+    LimitStore(board.store).limit([LimitChange("pause", "task:shop.close")], now_ms=NOW)
 
 
 def held(board: Board) -> None:
     """Of two jobs that a pause holds, and that may return."""
     paused(board)
     board.claim("n0")
-    board.store.limit([LimitChange("resume", "task:shop.close")], now_ms=NOW)
+    LimitStore(board.store).limit([LimitChange("resume", "task:shop.close")], now_ms=NOW)
 
 
 # Each case: the state before, and the call.
@@ -104,7 +104,7 @@ CALLS: dict[str, tuple[Callable[[Board], Any], Callable[[Board], Any]]] = {
     "claim of what is paused": (paused, lambda board: board.claim()),
     "claim of what was paused": (held, lambda board: board.claim()),
     "cancel of what is held": (held, lambda board: board.store.cancel(job_id(1), now_ms=NOW)),
-    "limit": (held, lambda board: board.store.limit([LimitChange("pause", "task:shop.close", NOW + 5)], now_ms=NOW)),
+    "limit": (held, lambda board: LimitStore(board.store).limit([LimitChange("pause", "task:shop.close", NOW + 5)], now_ms=NOW)),
     "tidy with a name": (waits, lambda board: board.store.tidy(now_ms=NOW)),
     "tidy": (failed, lambda board: board.store.tidy(failed_before_ms=NOW + 1, now_ms=NOW)),
 }

@@ -6,7 +6,7 @@ import pytest
 
 from django_delayq.states import Change
 from django_delayq.store.reads.inspector import Inspector
-from django_delayq.store.scripts.queue import LimitChange, WordPause
+from django_delayq.store.scripts.limits import LimitChange, LimitStore, WordPause
 from django_delayq.store.scripts.record import ScheduleItem
 from django_delayq.store.scripts.recovery import EpochStore
 from tests.depths import queue_depth
@@ -19,11 +19,11 @@ NAME = "name:order:1"
 
 
 def pause(board: Board, *words: str, until: int = 0, now: int = NOW) -> list[bool]:
-    return board.store.limit([LimitChange("pause", word, until) for word in words], now_ms=now)
+    return LimitStore(board.store).limit([LimitChange("pause", word, until) for word in words], now_ms=now)
 
 
 def resume(board: Board, *words: str, pace: int = 0, now: int = NOW) -> list[bool]:
-    return board.store.limit([LimitChange("resume", word, pace) for word in words], now_ms=now)
+    return LimitStore(board.store).limit([LimitChange("resume", word, pace) for word in words], now_ms=now)
 
 
 def hold(board: Board, *held: int, word: str = TASK) -> None:
@@ -58,7 +58,7 @@ def test_a_paused_job_is_not_claimed_and_waits_in_the_line_of_its_word(board):
     assert (numbers(claim), claim.more) == ([2], False)
     found = board.dump()
     assert (found["blocked"], found["waiters"], found["normal"]) == ({1: 3 - 2 * NOW}, [(f"\1{TASK}", 1)], {3: 5})
-    assert board.store.paused() == {TASK: WordPause(0, False)}
+    assert LimitStore(board.store).paused() == {TASK: WordPause(0, False)}
     assert "names" not in found
 
 
@@ -69,9 +69,9 @@ def test_held_jobs_return_in_their_order_after_the_pause(board):
     assert board.claim("n1").jobs == []
     assert resume(board, TASK) == [True]
     assert numbers(board.claim("n2", want=2)) == [4, 3]
-    assert board.store.paused() == {TASK: WordPause(0, True)}
+    assert LimitStore(board.store).paused() == {TASK: WordPause(0, True)}
     assert numbers(board.claim("n3", want=5)) == [2, 1]
-    assert board.store.paused() == {}
+    assert LimitStore(board.store).paused() == {}
     assert opens(board) == {}
     assert not {"blocked", "waiters"} & board.dump().keys()
 
@@ -105,7 +105,7 @@ def test_a_pause_ends_at_its_date_and_a_worker_is_told_to_come_then(board):
     claim = board.claim("n2", now=NOW + 699)
     assert (claim.jobs, claim.wait_ms) == ([], 1)
     assert numbers(board.claim("n3", now=NOW + 700)) == [1]
-    assert board.store.paused() == {}
+    assert LimitStore(board.store).paused() == {}
 
 
 def test_a_job_that_comes_due_after_the_date_of_a_pause_is_not_held(board):
@@ -128,7 +128,7 @@ def test_an_entry_of_an_endless_pause_in_opens_ends_nothing(board):
     board.link.execute("ZADD", board.keys["opens"], NOW, f"\1{TASK}")
     assert board.claim("n1").jobs == []
     assert opens(board) == {}
-    assert board.store.paused() == {TASK: WordPause(0, False)}
+    assert LimitStore(board.store).paused() == {TASK: WordPause(0, False)}
 
 
 def test_held_jobs_return_at_a_pace_and_a_time_without_claims_is_no_flood(board):
@@ -141,9 +141,9 @@ def test_held_jobs_return_at_a_pace_and_a_time_without_claims_is_no_flood(board)
     assert numbers(board.claim("n4", now=NOW + 1200)) == [3, 4]
     assert numbers(board.claim("n5", now=NOW + 10_000)) == [5, 6, 7]
     assert numbers(board.claim("n6", now=NOW + 10_400)) == [8]
-    assert board.store.paused() == {TASK: WordPause(0, True)}, "nobody has seen yet that it was the last one"
+    assert LimitStore(board.store).paused() == {TASK: WordPause(0, True)}, "nobody has seen yet that it was the last one"
     assert board.claim("n7", now=NOW + 10_800).jobs == []
-    assert (board.store.paused(), opens(board)) == ({}, {})
+    assert (LimitStore(board.store).paused(), opens(board)) == ({}, {})
 
 
 def test_no_more_return_than_are_claimed(board):
@@ -187,7 +187,7 @@ def test_a_repeated_change_changes_nothing(board):
 
 def test_many_changes_go_in_one_call(board):
     changes = [LimitChange("pause", TASK), LimitChange("pause", NAME, NOW + 5), LimitChange("resume", TASK, 7)]
-    assert board.store.limit(changes, now_ms=NOW) == [True, True, True]
+    assert LimitStore(board.store).limit(changes, now_ms=NOW) == [True, True, True]
     assert fields(board, "pauses") == {TASK: "r7", NAME: str(NOW + 5)}
     assert opens(board) == {f"\1{TASK}": 0, f"\1{NAME}": 5}
     assert board.happened() == []

@@ -92,23 +92,6 @@ class Outcome(NamedTuple):
     reason: str = ""
 
 
-class LimitChange(NamedTuple):
-    """A change for `QueueStore.limit`. `word`: task:<task> or name:<concurrency name>. `value` of a pause: the ms since 1970 until
-    which it lasts (0: no end); of a resume: the ms between two of the jobs that it held (0: as many as are claimed).
-    """
-
-    kind: Literal["pause", "resume"]
-    word: str
-    value: int = 0
-
-
-class WordPause(NamedTuple):
-    """The pause of a word. `until_ms`: its end (0: none). `resumed`: jobs are claimed again, and those that it held return."""
-
-    until_ms: int
-    resumed: bool
-
-
 class Tidied(NamedTuple):
     """The result of one call of tidy: how much it dropped, and the `cursor` for the next call ("0": done)."""
 
@@ -165,7 +148,7 @@ class QueueStore:
         """Runs a script on this partition with its arguments unchanged. Returns the raw reply."""
         return loader.run(self.link, loader.load(script, self.keys), self.keys, *loader.head(now_ms, by, why), *arguments)
 
-    def _each(
+    def run_each(
         self, script: str, calls: Sequence[tuple[Any, ...]], now_ms: int | None, by: str, why: str, replicas: Replicas | None = None
     ) -> list[list[Any]]:
         """Runs a script once for each of these arguments, in one write. Returns the replies to each call, one for each time that it was
@@ -291,7 +274,7 @@ class QueueStore:
         epoch = f"{generation}:{server}"
         turn = common_turn(reply[6])
         jobs = [
-            _claimed((id.decode(), int(attempt), int(crashes), int(due), record, nonce, self.queue, epoch, 0, 0, 0, turn, False))
+            _claimed((id.decode(), int(attempt), int(crashes), int(due), record, nonce, self.queue, epoch, 0, 0, 0, turn, False, False))
             for id, attempt, crashes, due, record in zip(*[iter(reply[7:])] * 5, strict=True)
         ]
         if reply[6] and not turn:
@@ -392,7 +375,7 @@ class QueueStore:
     ) -> list[Changed | DelayqError]:
         """Like `cancel`, for several jobs, each with its `lacking`, in one write. Returns for each job the result, or its error."""
         calls = [(lacking, unless, "1" if abort else "", loader.target(job)) for job, lacking in jobs]
-        return [_read(moved, replies[-1:]) for replies in self._each("cancel", calls, now_ms, actor, reason, replicas)]
+        return [_read(moved, replies[-1:]) for replies in self.run_each("cancel", calls, now_ms, actor, reason, replicas)]
 
     def reschedule(
         self,
@@ -433,7 +416,7 @@ class QueueStore:
         Returns for each job the result, or its error.
         """
         calls = [(unless, lacking, policy, loader.target(job), date) for job, lacking, date in jobs]
-        return [_read(moved, replies) for replies in self._each("reschedule", calls, now_ms, actor, reason, replicas)]
+        return [_read(moved, replies) for replies in self.run_each("reschedule", calls, now_ms, actor, reason, replicas)]
 
     def reschedule_many(
         self,
@@ -501,7 +484,7 @@ class QueueStore:
         for job, record, vouch in jobs:
             given, name = (self.written(record), told_of(record.payload)) if record else (b"", "")
             calls.append((*date, ids.short(job), given, vouch, name, ends.get(job, "")))
-        return [_read(_requeued, replies) for replies in self._each("requeue", calls, now_ms, actor, reason)]
+        return [_read(_requeued, replies) for replies in self.run_each("requeue", calls, now_ms, actor, reason)]
 
     def pause(self, *, actor: str = "", reason: str = "", on_way_back: bool = False, now_ms: int | None = None) -> bool:
         """No job is claimed until `resume`; running jobs continue. Returns False if the queue was paused already. With `on_way_back`,
@@ -514,29 +497,6 @@ class QueueStore:
         """Jobs are claimed again. Returns False if the queue was not paused."""
         site.admit(self.link, self.keys)
         return bool(self.run("pause", now_ms, actor, reason, "0"))
-
-    def limit(
-        self,
-        changes: Sequence[LimitChange],
-        *,
-        actor: str = "",
-        reason: str = "",
-        replicas: Replicas | None = None,
-        now_ms: int | None = None,
-    ) -> list[bool]:
-        """Pauses jobs by words, or lets them run again; running jobs continue. Returns one answer per change: whether it changed
-        something.
-        """
-        site.admit(self.link, self.keys)
-        bounded(changes)
-        told = [value for change in changes for value in change]
-        return [answer == 1 for answer in self.run("limit", now_ms, actor, reason, *told, replicas=replicas)]
-
-    def paused(self) -> dict[str, WordPause]:
-        """The words that are paused, or whose held jobs have not all returned."""
-        flat = self.link.execute("HGETALL", self.keys["pauses"])
-        pairs = zip(flat[::2], flat[1::2], strict=True)
-        return {decode.text(word): WordPause(decode.moment_ms(value), value[:1] == b"r") for word, value in pairs}
 
     def purge(self, *, limit: int = MOST, actor: str = "", reason: str = "", now_ms: int | None = None) -> tuple[int, int]:
         """Cancels scheduled jobs, at most `limit` (up to 200). Returns the number of cancelled jobs, and the number that is left."""
