@@ -53,7 +53,7 @@ from django_delayq.producer.acts import (
 )
 from django_delayq.producer.job import Job, aget, get
 from django_delayq.producer.options import hint_of_method as _hint_of_method
-from django_delayq.producer.queues import apause, aresume, pause, resume
+from django_delayq.producer.queues import PauseReply, apause, aresume, pause, resume
 from django_delayq.producer.schedule import aschedule, aschedule_many, schedule, schedule_many
 from django_delayq.producer.task import Task, task
 from django_delayq.states import Change, State
@@ -87,6 +87,7 @@ __all__ = [
     "MessageBatch",
     "NotFinished",
     "NotYet",
+    "PauseReply",
     "PayloadError",
     "PayloadTooLarge",
     "QueueUnknown",

@@ -167,7 +167,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'queue',
                 'verbose_name_plural': 'queues',
-                'permissions': (('pause_queue', 'Can pause and resume queues'), ('purge_queue', 'Can purge queues')),
+                'permissions': (('pause_queue', 'Can pause and resume queues, tasks and names'), ('purge_queue', 'Can purge queues')),
                 'proxy': True,
                 'default_permissions': ('view',),
                 'indexes': [],

@@ -53,10 +53,11 @@ class SetAside(DelayqModel):
 
 
 class Pause(DelayqModel):
-    """The pause of a partition of a queue, or of a task or a concurrency name in all queues. It survives if Redis loses its data. `word`
-    is `task:` or `name:` and the name, or empty for a queue. `paused_at` is NULL if it is not paused, or no longer. `until` is the end
-    of the pause of a word. `pace_ms` is the time between two of the jobs that return after it. `missing` lists the partitions of which
-    Redis has not confirmed the latest change of a word yet. `digest` is of the word, because databases compare text differently.
+    """The pause of a partition of a queue, or of a task or a concurrency name in all queues. It survives if Redis loses its data.
+    `word` is `task:` or `name:` and the name, or empty for a queue. `paused_at` is NULL if it is not paused, or no longer. `until` is
+    the end of the pause of a word. `pace_ms` is the time between two of the jobs that return after it. `missing` lists the partitions
+    of which Redis has not confirmed the latest change of a word yet. `digest` is of the word, because databases compare text
+    differently.
     """
 
     word: models.CharField[str, str] = models.CharField(max_length=210, blank=True, default="")

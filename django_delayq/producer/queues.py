@@ -175,6 +175,17 @@ def _change_word(word: str, where: str, *, paused: bool, actor: str, reason: str
     return PauseReply(changed=changed, running=running, unconfirmed=tuple(left))
 
 
+def running(queue: str | None = None, *, task: str | None = None, name: str | None = None) -> int:
+    """The number of running jobs of a queue, a task or a concurrency name.
+
+    Raises:
+        ConfigError, QueueUnknown, StoreUnavailable.
+    """
+    word = _word("running()", queue, task, name) or ""
+    names = conf.get().queues if queue is None else [queue]
+    return sum(sum(_each(one, lambda store: (LimitStore(store).running(word), False))) for one in names)
+
+
 def partitions() -> dict[str, QueueStore]:
     """All partitions of all queues by their labels."""
     config = conf.get()

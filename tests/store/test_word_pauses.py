@@ -7,7 +7,7 @@ import pytest
 from django_delayq.states import Change
 from django_delayq.store.reads.inspector import Inspector
 from django_delayq.store.scripts.limits import LimitChange, LimitStore, WordPause
-from django_delayq.store.scripts.record import ScheduleItem
+from django_delayq.store.scripts.record import JobRecord, ScheduleItem
 from django_delayq.store.scripts.recovery import EpochStore
 from tests.depths import queue_depth
 from tests.store.board import LEASE, NOW, Board, job_id, numbers, record
@@ -475,3 +475,17 @@ def test_values_that_another_program_wrote_stop_no_claim(board):
     board.link.execute("ZADD", board.keys["opens"], 0, "", 0, f"task:{OTHER}", 0, f"\1task:{OTHER}", 0, f"\1{TASK}")
     assert numbers(board.claim("n1")) == [2]
     assert sorted(board.dump()["blocked"]) == [1]
+
+
+def test_a_job_on_its_last_chance_may_begin_only_if_nothing_of_it_is_paused(board):
+    raw = JobRecord(id=job_id(1), task="shop.close", payload=b'[[],{},{"meta":{"delayq.name":["a",1]}}]').encode()
+    store = LimitStore(board.store)
+    assert store.allows(raw)
+    for word in ("task:shop.close", "name:a"):
+        store.limit([LimitChange("pause", word)])
+        assert not store.allows(raw)
+        store.limit([LimitChange("resume", word)])
+    store.limit([LimitChange("pause", "name:b"), LimitChange("pause", "name:a", 1)])  # another name; one that is over
+    assert store.allows(raw)
+    board.store.pause()
+    assert not store.allows(raw)

@@ -68,7 +68,8 @@ def fold(queue: str, partition: int, entry: Entry) -> None:
 
 
 def again(store: QueueStore) -> None:
-    """Pauses a queue and words in Redis that are paused by their rows. This happens before any claim from Redis data that may have lost the pause.
+    """Pauses a queue and words in Redis that are paused by their rows. This happens before any claim from data of Redis that may have
+    lost the pauses.
 
     Raises:
         StoreUnavailable, DatabaseError: call again.
@@ -155,6 +156,11 @@ def change_of(row: Pause) -> LimitChange:
     if row.paused_at is None:
         return LimitChange("resume", row.word, row.pace_ms)
     return LimitChange("pause", row.word, clock.to_ms(row.until) if row.until else 0)
+
+
+def of_word(word: str) -> Pause | None:
+    """The row of a word that is paused."""
+    return next((row for row in Pause.objects.filter(word=word, paused_at__isnull=False) if row.word == word), None)
 
 
 def of_words() -> list[Pause]:

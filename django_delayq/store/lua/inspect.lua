@@ -3,8 +3,8 @@
 -- include: begin runs priority_bands asks words
 -- ARGV: now by why, then ids (at most 200)
 -- Returns: now, then per id: state (scheduled, running, failed, finished, unknown) date attempt crashes asks fence cancel progress record,
---   name most turn blocked ('1': it is due and waits for its name) holder (the first one of that name; '' none) paused (the word by which
---   it is held; '' none).
+--   name most turn blocked ('1': it is due and waits for its name) holder (the first one of that name; '' none) paused (the word that
+--   holds it, or would when it is due; '' none).
 --   date: due, lease end, failed at or finished at, by state; finished: a tombstone, succeeded or cancelled.
 -- O(log N) per id.
 local reply = {int(now)}
@@ -40,10 +40,11 @@ for i = 4, #ARGV do
     values[13] = blocked and blocked >= 0 and '1' or ''
     values[14] = held and string.sub(held, #name + 2) or ''
   end
-  if blocked and blocked < 0 and named then
-    local words = words_of(record or '', name)
+  if state == 'scheduled' and named then
+    local words, held = words_of(record or '', name), blocked and blocked < 0
     for w = 1, #words do
-      if values[15] == '' and redis.call('HEXISTS', k_pauses, words[w]) == 1 then
+      local pause = redis.call('HGET', k_pauses, words[w])
+      if values[15] == '' and pause and (held or string.sub(pause, 1, 1) ~= 'r') then
         values[15] = words[w]
       end
     end
