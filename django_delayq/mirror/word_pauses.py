@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import Final
 
 from django_delayq import clock
-from django_delayq.failpoints import failpoint
 from django_delayq.models import database
 from django_delayq.producer import queues
 from django_delayq.producer.outbox import pauses
@@ -40,7 +39,6 @@ class PauseLoop:
             self._compare_at = clock.monotonic() + COMPARE
         for row in pauses.of_words():
             if row.missing:
-                failpoint("pause.again")
                 queues.send_word(row.word)
         return IDLE
 

@@ -11,14 +11,12 @@ from uuid import UUID
 
 from django.db import connections
 
-from django_delayq import clock, conf, durations, ids
+from django_delayq import conf, durations, ids
 from django_delayq.exceptions import ConfigError, StoreUnavailable
-from django_delayq.failpoints import failpoint
 from django_delayq.job_meta import MAX_NAME, is_text
-from django_delayq.producer import acts, outbox
+from django_delayq.producer import acts, commit, outbox
 from django_delayq.producer.async_api import refuse_loop, twin
 from django_delayq.producer.changes import ChangeTarget, value
-from django_delayq.producer.commit import is_open
 from django_delayq.producer.lookup import check_words
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import Task, registry
@@ -81,7 +79,7 @@ def pause(
     check_words("pause()", actor, reason)
     word = _word("pause()", queue, task, name)
     if word is not None:
-        if until is not None and (not isinstance(until, datetime) or until.tzinfo is None or until <= clock.now()):
+        if until is not None and (not isinstance(until, datetime) or until.tzinfo is None or outbox.pauses.has_passed(until)):
             raise ConfigError(f"pause(): until={until!r} must be a date in the future with a time zone.")
         return _change_word(word, "pause()", paused=True, until=until, actor=actor, reason=reason)
     if until is not None:
@@ -144,6 +142,7 @@ def _word(where: str, queue: str | None, task: Task[Any, Any] | str | None, name
         raise ConfigError(f"{where}: pass a queue, a task or a name, and only one of them.")
     if queue is not None:
         return None
+    outbox.check_installed()
     if name is not None:
         if not isinstance(name, str) or not is_text(name):
             raise ConfigError(f"{where}: name={name!r} must be text with 1 to {MAX_NAME} printable characters.")
@@ -163,14 +162,12 @@ def _pace_ms(pace: str) -> int:
 
 def _change_word(word: str, where: str, *, paused: bool, actor: str, reason: str, **how: Any) -> PauseReply:
     """Commits the state of a word, and sends it to all partitions."""
-    outbox.check_installed()
-    if is_open(connections[conf.get().database]):
+    if commit.is_open(connections[conf.get().database]):
         raise ConfigError(f"{where}: a transaction is open. Call it after the commit, because a rollback could not undo it.")
     kind, _, name = word.partition(":")
     if paused and kind == "task" and registry.find(name) is None and not outbox.pauses.has_jobs(name):
         raise ConfigError(f"{where}: no task is named {name!r}{did_you_mean(name, registry.names())}.")
     changed = outbox.pauses.write(word, paused=paused, parts=partitions(), actor=actor, reason=reason, **how)
-    failpoint("pause.row")
     left, running = send_word(word)
     return PauseReply(changed=changed, running=running, unconfirmed=tuple(left))
 
@@ -206,7 +203,6 @@ def send_word(word: str) -> tuple[list[str], int]:
             store = parts[label]
             with stores.guarded(store.queue, store.partition):
                 LimitStore(store).limit([change], replicas=stores.replicas(store.queue))
-                failpoint("pause.sent")
                 return LimitStore(store).running(word)
 
         known = [label for label in labels if label in parts]

@@ -130,12 +130,11 @@ def test_partitions_that_cannot_be_reached_are_named_and_get_the_pause_later(ord
 
 
 def test_a_process_that_dies_between_the_row_and_redis_has_paused_the_task(orders, monkeypatch):
-    def die(name: str) -> None:
-        if name == "pause.row":
-            raise SystemExit
+    def die(word: str) -> None:
+        raise SystemExit
 
-    monkeypatch.setattr(queues, "failpoint", die)
-    with pytest.raises(SystemExit):
+    with monkeypatch.context() as patched, pytest.raises(SystemExit):
+        patched.setattr(queues, "send_word", die)
         delayq.pause(task=close_order)
     assert in_redis() == {}
     PauseLoop().poll()

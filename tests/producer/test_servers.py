@@ -19,10 +19,12 @@ from django_delayq.management import queue_findings
 from django_delayq.management.left_partitions import serving_what_is_left
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore import RestoreLoop
+from django_delayq.mirror.word_pauses import PauseLoop
 from django_delayq.models import Job
 from django_delayq.producer import acts, breaker, queues
 from django_delayq.producer.stores import stores
 from django_delayq.store.connection.link import Link, connect
+from django_delayq.store.scripts.limits import LimitStore
 from django_delayq.store.scripts.lock_store import LockStore
 from tests.tasks_for_tests import close_order, ping
 
@@ -106,6 +108,18 @@ def test_a_server_that_is_away_has_a_breaker_of_its_own(own, tries, harm, monkey
     with pytest.raises(StoreUnavailable):
         delayq.schedule(ping)
     assert stores.breaker.open_until == 0
+
+
+def test_a_task_is_paused_on_the_servers_that_answer_and_later_on_the_others(own):
+    own.terminate()
+    reply = delayq.pause(task=close_order)
+    assert (reply.changed, set(reply.unconfirmed)) == (True, {"away", "redis"})
+    assert LimitStore(stores.queue("orders", 0)).paused()
+    own.start()
+    stores.reset()
+    PauseLoop().poll()
+    assert LimitStore(stores.queue("away", 0)).paused()
+    assert delayq.resume(task=close_order).unconfirmed == ()
 
 
 def test_what_another_server_has_is_found_while_one_is_away(own):

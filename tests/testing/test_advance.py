@@ -19,7 +19,6 @@ from django_delayq import clock, signals
 from django_delayq.exceptions import GaveUp
 from django_delayq.models import Attempt, Job
 from django_delayq.producer.stores import stores
-from django_delayq.store.scripts.limits import LimitChange, LimitStore
 from django_delayq.testing.kit import Kit
 from tests.testing import shop
 from tests.testing.shop import (
@@ -53,8 +52,7 @@ def test_a_held_job_is_scheduled_with_its_date_and_runs_when_its_pause_ends(dela
     schedule(settle_cart, 7, delay="10m")
     (before,) = delayq.scheduled()
     schedule(greet, "Ada", delay="10m")
-    store = stores.queue("orders", 0)
-    LimitStore(store).limit([LimitChange("pause", f"task:{settle_cart.name}", clock.wall_ms() + 1_200_000)])
+    assert django_delayq.pause(task=settle_cart, until=delayq.now + timedelta(minutes=20))  # also in the transaction of a TestCase
     assert [ran.args for ran in delayq.advance("15m")] == [["Ada"]]
     (held,) = delayq.scheduled()
     assert (held.args, held.run_at) == ([7], before.run_at)

@@ -146,6 +146,11 @@ def end(word: str, until: datetime) -> None:
             row.save()
 
 
+def has_passed(moment: datetime) -> bool:
+    """Whether that time has passed by the clock of the database."""
+    return moment <= database.now()
+
+
 def has_jobs(task: str) -> bool:
     """Whether a job of this task has a row."""
     return Job.objects.filter(task=task).exists()
