@@ -212,7 +212,7 @@ def send_word(word: str) -> tuple[list[str], int]:
                 running += answer
         return confirmed
 
-    return outbox.pauses.send(word, call), running
+    return outbox.pauses.confirm(word, call), running
 
 
 def purge(queue: str, *, actor: str = "", reason: str = "") -> Iterator[int]:

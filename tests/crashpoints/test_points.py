@@ -107,7 +107,7 @@ UNMARKED = {
         "fold": "within the transaction of `MirrorLoop._fold_batch`",
         "again": "a lock that changes nothing",
         "write": "a row that nobody sends is sent by `PauseLoop`; tests/mirror/test_pauses_of_words.py plays that",
-        "send": "unconfirmed, it is sent once more, which changes nothing",
+        "confirm": "unconfirmed, it is sent once more, which changes nothing",
         "lacks": "the next comparison finds it again",
         "end": "the same",
         "_row": "the transaction of these",

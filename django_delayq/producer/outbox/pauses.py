@@ -108,7 +108,7 @@ def write(
     return changed
 
 
-def send(word: str, call: Callable[[Collection[str], LimitChange], Collection[str]]) -> list[str]:
+def confirm(word: str, call: Callable[[Collection[str], LimitChange], Collection[str]]) -> list[str]:
     """Sends the state of a word to the partitions that lack it. `call`: sends a change to partitions, and returns those that have
     confirmed it. Returns the others. A word that is no longer paused has no row once all have confirmed it.
     """
