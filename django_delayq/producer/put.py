@@ -41,6 +41,7 @@ K = TypeVar("K")
 LINK: Final = attrgetter("publisher.store.link")
 logger = Logger("django_delayq.producer")
 
+ONCE: Final = attrgetter("once")
 HELD: Final = frozenset({"kept", "moved", "taken", "running"})  # replies about the holder of a key
 UNREACHED: Final = "redis_away"  # the next call may find a server, such as the next primary
 LATE_PUBLISH: Final = 30.0  # seconds; a commit later than that is left to the relay
@@ -220,7 +221,7 @@ def _settle_keys(sent: Mapping[UUID, Plan], *, undone: bool = False) -> None:
 def _rows_first(plans: Sequence[Plan], inserted: Callable[[], None] | None = None) -> None:
     connection = connections[conf.get().database]
     alone = not commit.is_open(connection)
-    once = any(plan.once is not None for plan in plans)
+    once = any(map(ONCE, plans))
     if any(plan.template.horizon_ms for plan in plans):
         _within_horizon(plans, connection, alone, inserted)
         return
