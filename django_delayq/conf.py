@@ -353,7 +353,7 @@ def get() -> Config:
         ConfigError: the first mistake found; `manage.py check` lists all.
     """
     global _config, _place
-    if _config is None or ((_place or SIGN in MAIL) and under_test.place(_config.database) != _place):
+    if _config is None or ((_place or (SIGN in MAIL and under_test.ISOLATES)) and under_test.place(_config.database) != _place):
         given = getattr(settings, SETTING, {})
         _place = under_test.place(given.get("DATABASE", DEFAULTS["DATABASE"])) if isinstance(given, Mapping) else ""
         problems, config = _read({**given, **under_test.own(given, _place)} if _place else given, tests=bool(_place))

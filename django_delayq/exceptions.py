@@ -14,7 +14,6 @@ from uuid import UUID
 
 from django_delayq import durations
 
-LONGEST_LOCK_SNOOZE: Final = 10.0  # seconds; a lock can be released long before its lease ends
 SHORTEST_SNOOZE: Final = 1.0  # seconds; each run of a job costs more than it costs to wait
 
 # The English text of an error by its code. Errors of other codes bring their text along.
@@ -290,19 +289,13 @@ class LockTaken(DelayqError):
     """Another holder had the lock during the whole wait. `fields` contains the name of the `lock`, its `holder`, the date `since` when
     it has been held, the seconds for which it has been `held`, and the seconds `left` until its lease expires.
 
-    If a task doesn't catch this exception, its job is snoozed for as long as the lock has been held, from 1 to 10 seconds.
+    If a task doesn't catch this exception, its job is snoozed for as long as it has waited for the lock, from 1 to 10 seconds.
     """
 
     code = "lock_taken"
 
     def __init__(self, message: str = "", *, lock: str, holder: str, since: datetime, held: float, left: float) -> None:
         super().__init__(*filter(None, [message]), code=self.code, lock=lock, holder=holder, since=since, held=held, left=left)
-
-    @property
-    def delay(self) -> float:
-        """The number of seconds by which the job is postponed."""
-        held: float = self.fields["held"]
-        return max(SHORTEST_SNOOZE, min(LONGEST_LOCK_SNOOZE, held))
 
     @property
     def reason(self) -> str:

@@ -33,6 +33,7 @@ from django_delayq.producer.stores import stores
 
 TASKS = {name: getattr(tasks, name) for name in ("nothing", "late", "nap", "update")}
 ROLES = os.environ.get("BENCH_ROLES", "move")
+ROOM = float(os.environ.get("BENCH_ROOM", "1"))  # how many times the usual time until the first job is due
 
 
 def users(count: int) -> float:
@@ -144,7 +145,7 @@ def named(names: int | None, count: int, *, keyed: bool = False) -> float:
     no name. `keyed`: each also has a different key. All are due at the same time, a few seconds from now. Returns that time in
     seconds since 1970.
     """
-    due = time.time() + 4 + count / 4000
+    due = time.time() + ROOM * (4 + count / 4000)
     task = TASKS["nothing"].using(run_at=clock.from_ms(round(due * 1000)))
     numbers = range(count)
     if keyed:
@@ -195,7 +196,7 @@ def seen(count: int) -> float:
     """Schedules so many that are due one after the other, each for itself, so that its partition is chosen for it alone. Returns the
     origin of their dates, in seconds since 1970.
     """
-    origin = time.time() + 3 + count / 150
+    origin = time.time() + ROOM * (3 + count / 150)
     for number in range(1, count + 1):
         delayq.schedule(tasks.seen, number, run_at=clock.from_ms(round((origin + number * sightings.EVERY) * 1000)))
     if time.time() > origin:

@@ -121,7 +121,8 @@ def look(jobs: QuerySet[Job], period: Period, *, compare: bool = True) -> dict[s
     """
     groups: dict[str, Group] = {}
     failed, cut = _failed(jobs.filter(_failed_in(period)))
-    waiting, retrying_cut = _retrying(jobs.filter(_retrying_in(period)))
+    waiting, retrying_cut = _retrying(jobs)
+    waiting = waiting.filter(_retrying_in(period))
     for rows, date, retrying in ((failed, "finished_at", False), (waiting, "started_at", True)):
         grouped = rows.values("fingerprint", "task", "queue")
         for row in grouped.annotate(count=Count("pk"), first=Min(date), last=Max(date), latest=Max("run_at")):
@@ -150,8 +151,8 @@ def _failed(jobs: QuerySet[Job]) -> tuple[QuerySet[Job], bool]:
 
 
 def _retrying(jobs: QuerySet[Job]) -> tuple[QuerySet[Job], bool]:
-    """Returns those of the retrying jobs with the most attempts, which is the order of their index, and whether there are more."""
-    waiting = jobs.order_by("-attempts", "-run_at", "-id")
+    """Returns the retrying jobs with the most attempts, which is the order of their index, and whether there are more."""
+    waiting = jobs.filter(RETRYING).order_by("-attempts", "-run_at", "-id")
     edge = list(waiting.values_list("attempts", "run_at", "id")[WINDOW : WINDOW + 1])
     if edge:
         attempts, run_at, id = edge[0]

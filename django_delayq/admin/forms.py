@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Final
+from functools import cache
+from typing import Any, Final, cast
 
 from django import forms
 from django.contrib import messages
@@ -46,13 +47,13 @@ class MomentField(forms.CharField):
     """A date as in the search. The value is a datetime, or None if the field is empty. `parse`: the parser."""
 
     def __init__(self, parse: Callable[[str, datetime], datetime] = parse_moment, **options: Any) -> None:
-        self.parse = parse
+        self.parse, self.now = parse, database.now
         super().__init__(required=False, **options)
 
     def clean(self, value: Any) -> datetime | None:
         text = super().clean(value)
         try:
-            return self.parse(text, database.now()) if text else None
+            return self.parse(text, self.now()) if text else None
         except (ValueError, OverflowError):
             said = _("%(text)s is not a valid date. Use, for example, 2030-01-31 18:00, or 18:00 for today.")
             raise ValidationError(said, params={"text": text}) from None
@@ -63,6 +64,12 @@ class PeriodForm(forms.Form):
 
     since = MomentField(label=_("Since"), widget=forms.TextInput(attrs={"placeholder": "10:00", "list": "delayq-moments"}))
     until = MomentField(label=_("Until"), widget=forms.TextInput(attrs={"placeholder": "-2h", "list": "delayq-moments"}))
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        at = cache(database.now)  # one query for both dates
+        for name in ("since", "until"):
+            cast(MomentField, self.fields[name]).now = at
 
 
 class JSONArgumentsField(forms.CharField):

@@ -172,8 +172,8 @@ class RelayLoop:
         commit_requests.catch_up(self.queue.name, {id for id, _ in page}, {key for _, key in page if key})
         self.publisher.meet(key for _, key in page)
         found = outbox.jobs.read(self._with_siblings(page))
-        self._give_up({id for id, _ in page} - {row.record.id for row in found})
-        sent = [row for row in found if row.unpublished]
+        self._give_up({id for id, _ in page} - found.keys())
+        sent = [row for row in found.values() if row.unpublished]
         if self.queue.former_partitions:
             sent = self._free_to_go(sent)
         held = self.publisher.held([late(row) for row in sent])

@@ -9,6 +9,7 @@ transaction.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 from typing import Never
@@ -19,7 +20,7 @@ from django_delayq.exceptions import ConfigError, DelayqError
 from django_delayq.producer import changes, commit_requests, lookup, outbox
 from django_delayq.producer.async_api import refuse_loop, twin
 from django_delayq.producer.changes import Answer, Cancel, ChangeTarget, JobChange, Move
-from django_delayq.producer.commit import JobRef, Pending
+from django_delayq.producer.commit import JobRef, warn_immediate
 from django_delayq.producer.lookup import check_words
 from django_delayq.producer.options import date
 from django_delayq.producer.outbox.shapes import Once, StoredJob
@@ -159,7 +160,7 @@ def _change(call: str, act: Cancel | Move, job: JobRef | UUID | str | None, key:
     if later and commit_requests.has_transaction(call):
         return commit_requests.keep_for_commit(act, id, name, own)
     if not later:
-        commit_requests.warn_immediate(call, id, name, own)
+        warn_immediate(call, id, name, own)
     return changes.of_key(act, name, own) if id is None else changes.one(act, id, name or None)
 
 
@@ -188,25 +189,18 @@ def _mark(state: State, job: JobRef | UUID | str | None, key: str | None, queue:
     return Change.UNKNOWN if latest is None else changes.one(act, latest, named)
 
 
+@dataclass
 class Mark(JobChange):
     """Ends unresolved jobs in that state. Redis is not asked."""
 
-    def __init__(self, actor: str, reason: str, state: State) -> None:
-        super().__init__(actor, reason)
-        self._state = state
-
-    def pending(self, found: Pending) -> Change:
-        return Change.CONFLICT
-
-    def change_far(self, queue: str, jobs: Sequence[UUID]) -> dict[UUID, Change]:
-        return dict.fromkeys(jobs, Change.CONFLICT)
+    state: State
 
     def decided(self, row: StoredJob) -> Change | None:
         return None
 
     def carry_out(self, store: QueueStore, targets: Sequence[ChangeTarget], answers: dict[UUID, Answer]) -> None:
         jobs = [target.id for target in targets]
-        done = outbox.jobs.resolve(store.queue, store.partition, jobs, self._state, self.actor, self.reason)
+        done = outbox.jobs.resolve(store.queue, store.partition, jobs, self.state, self.actor, self.reason)
         for id, _, row in targets:
             other = Change.UNKNOWN if row is None else Change.FINISHED if row.state in FINISHED else Change.CONFLICT
             answers[id] = Change.DONE if id in done else other

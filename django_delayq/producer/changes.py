@@ -5,10 +5,11 @@ Redis lacks or has forgotten the job: a missing job is published first, or kept 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Literal, NamedTuple
+from operator import attrgetter
+from typing import ClassVar, Final, Literal, NamedTuple
 from uuid import UUID
 
 from django.db import transaction
@@ -22,7 +23,7 @@ from django_delayq.producer.publish import TRIES, Publisher
 from django_delayq.producer.stores import stores
 from django_delayq.states import FINISHED, REQUEUEABLE, Change, EndingKind, EventKind, State
 from django_delayq.store.connection.error_replies import StoreError, for_callers
-from django_delayq.store.connection.link import FanOut, Link
+from django_delayq.store.connection.link import FanOut
 from django_delayq.store.scripts import decode, loader
 from django_delayq.store.scripts.queue import MOST, QueueStore
 from django_delayq.store.scripts.record import Changed
@@ -49,21 +50,24 @@ class ChangeTarget(NamedTuple):
         return self.row is not None and self.row.record.durable
 
 
+@dataclass
 class JobChange(ABC):
-    """A change of jobs. `payloads`: whether it needs the records of the rows; otherwise these are without a payload."""
+    """A change of jobs. `payloads`: whether it needs the records of the rows; otherwise these are without a payload. `follows`: whether
+    the change of a merged job is also made to the job that it was merged into.
+    """
 
-    payloads = False
+    payloads: ClassVar[bool] = False
+    actor: str
+    reason: str
+    follows: Callable[[UUID], bool] = field(default=lambda _: False, kw_only=True)
 
-    def __init__(self, actor: str, reason: str) -> None:
-        self.actor, self.reason = actor, reason
-
-    @abstractmethod
-    def pending(self, found: Pending) -> Change:
+    def pending(self, _found: Pending) -> Change:
         """Changes a job of the open transaction, in that transaction."""
+        return Change.CONFLICT
 
-    @abstractmethod
-    def change_far(self, queue: str, jobs: Sequence[UUID]) -> dict[UUID, Change]:
+    def change_far(self, _queue: str, jobs: Sequence[UUID]) -> dict[UUID, Change]:
         """Changes far rows of a queue. Returns the answers; without those of rows that are no longer far."""
+        return dict.fromkeys(jobs, Change.CONFLICT)
 
     @abstractmethod
     def decided(self, row: StoredJob) -> Change | None:
@@ -77,19 +81,17 @@ class JobChange(ABC):
             DelayqError: this is the answer for the jobs without an answer.
         """
 
-    def follows(self, _holder: UUID) -> bool:
-        """Whether the change of a merged job is also made to the job that it was merged into."""
-        return False
 
-
+@dataclass
 class RedisChange(JobChange):
     """A change that Redis makes, and that the row of the job then gets. `done_before`: the value of `lacking` which tells the next
     server that another server has already answered DONE, so that no worker had started the job there. `ended`: its value
-    for a row that has ended.
+    for a row that has ended. `request`: the stored request that the change carries out.
     """
 
-    done_before: str
-    ended = ""
+    done_before: ClassVar[str]
+    ended: ClassVar[str] = ""
+    request: int = field(default=0, kw_only=True)
 
     @abstractmethod
     def ask(
@@ -119,7 +121,7 @@ class RedisChange(JobChange):
     def carry_out(self, store: QueueStore, targets: Sequence[ChangeTarget], answers: dict[UUID, Answer]) -> None:
         waits = stores.replicas(store.queue)
         for replicas in (None, waits) if waits else (None,):  # rows need no replicas
-            some = [target for target in targets if not waits or (replicas is None) == target.durable]
+            some = [target for target in targets if (replicas is None) == target.durable] if waits else targets
             size = 1 if replicas and store.link.moves else MOST  # on a Cluster, each call needs its own WAIT, see `cluster._part`
             for start in range(0, len(some), size):
                 self._carry_out(store, some[start : start + size], replicas, answers)
@@ -130,33 +132,36 @@ class RedisChange(JobChange):
         """Asks Redis, publishes jobs that Redis lacks, and updates the rows. So the answer of Redis is still known after Redis forgets
         the job.
         """
-        states = zip(targets, _lacking([target.row for target in targets], store), strict=True)
-        asked = [
-            (target.id, self.ended if target.row is not None and target.row.state in REQUEUEABLE else lacking)
-            for target, lacking in states
-        ]
-        lacks, made = [], []
-        for target, (_, lacking), changed in zip(targets, asked, self._asked(store, asked, replicas), strict=True):
-            row = target.row
+        jobs, _, rows = zip(*targets, strict=True)
+        asked, made, lacks = [], [], []
+        for id, row, lacking in zip(jobs, rows, _lacking(rows, store), strict=True):
+            asked.append((id, self.ended if row is not None and row.state in REQUEUEABLE else lacking))
+        for (id, lacking), row, changed in zip(asked, rows, self.asked(store, asked, replicas), strict=True):
             if isinstance(changed, DelayqError):
-                answers[target.id] = for_caller(changed)
+                answers[id] = for_caller(changed)
             elif changed.change is Change.UNKNOWN and row is not None and row.unfinished:
                 lacks.append((row, lacking))
             elif row is not None and row.record.durable and changed.event:
                 made.append(Made(self, row, changed))
             else:
-                answers[target.id] = self._answer(changed, row)
+                answers[id] = self._answer(changed, row)
         if made:
-            answers |= zip((one.row.record.id for one in made), _keep(made, store), strict=True)
+            answers |= _keep(made, store)
         for row, lacking in lacks:
             answers[row.record.id] = self._publish(store, row, lacking, replicas)
 
-    def _asked(self, store: QueueStore, jobs: Sequence[tuple[UUID, str]], replicas: Replicas | None) -> list[Changed | DelayqError]:
+    def asked(
+        self, store: QueueStore, jobs: Sequence[tuple[UUID | str, str]], replicas: Replicas | None = None, *, unless: str = ""
+    ) -> list[Changed | DelayqError]:
+        """Asks Redis, see `ask`. `unless`: the epoch in which the change was made before."""
         try:
             with stores.guarded(store.queue, store.partition):
-                return self.ask(store, jobs, "", replicas)
-        except ReplicasLack as error:
-            error.jobs = tuple(id for id, _ in jobs)
+                return self.ask(store, jobs, unless, replicas)
+        except StoreUnavailable as error:
+            if isinstance(error, ReplicasLack):
+                error.jobs = tuple(id for id, _ in jobs if isinstance(id, UUID))
+            if unless:
+                error.nothing_done = False
             raise
 
     def _publish(self, store: QueueStore, row: StoredJob, lacking: str, replicas: Replicas | None) -> Answer:
@@ -167,13 +172,13 @@ class RedisChange(JobChange):
                 status = self.put_in(Publisher(store, actor=self.actor), row)
             if status == "behind":
                 return Change.DONE
-            [changed] = map(loader.value, self._asked(store, [(id, lacking)], replicas))
+            [changed] = map(loader.value, self.asked(store, [(id, lacking)], replicas))
             if changed.change in (Change.RUNNING, Change.FINISHED) and status in ("created", "replaced", "restored"):
                 return Change.DONE  # it has started by now, with the date of its publication
             if changed.change is not Change.UNKNOWN:
                 break
         if row.record.durable and changed.event:
-            return _keep([Made(self, row, changed)], store)[0]
+            return _keep([Made(self, row, changed)], store)[id]
         return self._answer(changed, row)
 
     def _answer(self, changed: Changed, row: StoredJob | None) -> Change:
@@ -190,24 +195,18 @@ class Made(NamedTuple):
     changed: Changed
 
 
+@dataclass
 class Cancel(RedisChange):
-    """Cancels jobs. `follows`: whether the cancel may continue from a merged job to the job that it was merged into."""
+    """Cancels jobs."""
 
     done_before = "scheduled"
-
-    def __init__(
-        self, actor: str, reason: str, abort: bool, *, request: int = 0, follows: Callable[[UUID], bool] = lambda _: True
-    ) -> None:
-        super().__init__(actor, reason)
-        self._abort, self._request, self._follows = abort, request, follows
-
-    def follows(self, holder: UUID) -> bool:
-        return self._follows(holder)
+    abort: bool
+    follows: Callable[[UUID], bool] = field(default=lambda _: True, kw_only=True)
 
     def ask(
         self, store: QueueStore, jobs: Sequence[tuple[UUID | str, str]], unless: str = "", replicas: Replicas | None = None
     ) -> list[Changed | DelayqError]:
-        return store.cancel_each(jobs, actor=self.actor, reason=self.reason, unless=unless, abort=self._abort, replicas=replicas)
+        return store.cancel_each(jobs, actor=self.actor, reason=self.reason, unless=unless, abort=self.abort, replicas=replicas)
 
     def put_in(self, _publisher: Publisher, _row: StoredJob) -> str:
         return ""  # Redis has left a tombstone, or a request, and answered with it
@@ -219,12 +218,12 @@ class Cancel(RedisChange):
             kind=kind,
             actor=self.actor,
             reason=self.reason,
-            abort=self._abort and kind is EventKind.CANCEL_REQUESTED,
-            request=self._request,
+            abort=self.abort and kind is EventKind.CANCEL_REQUESTED,
+            request=self.request,
         )
 
     def request_of(self, job: UUID | None, queue: str, key: str) -> ChangeRequest:
-        return ChangeRequest(job=job, queue=queue, key=key, verb="cancel", abort=self._abort, actor=self.actor, reason=self.reason)
+        return ChangeRequest(job=job, queue=queue, key=key, verb="cancel", abort=self.abort, actor=self.actor, reason=self.reason)
 
     def pending(self, found: Pending) -> Change:
         return found.cancel(self.actor, self.reason)
@@ -239,21 +238,20 @@ class Cancel(RedisChange):
         return dict.fromkeys(done, Change.DONE)
 
 
+@dataclass
 class Move(RedisChange):
     """Gives jobs another date. If `delay_ms` is None, `due_ms` is the date. `policy`: see `QueueStore.reschedule`."""
 
     done_before = "waited"
     ended = "ended"
-
-    def __init__(self, actor: str, reason: str, delay_ms: int | None, due_ms: int, policy: Policy = "", *, request: int = 0) -> None:
-        super().__init__(actor, reason)
-        self._policy, self._request = policy, request
-        self._delay_ms, self._due_ms = delay_ms, due_ms
+    delay_ms: int | None
+    due_ms: int
+    policy: Policy = ""
 
     @property
     def date(self) -> int | str:
         """The date as a script takes it."""
-        return self._due_ms if self._delay_ms is None else f"+{self._delay_ms}"
+        return self.due_ms if self.delay_ms is None else f"+{self.delay_ms}"
 
     def ask(
         self, store: QueueStore, jobs: Sequence[tuple[UUID | str, str]], unless: str = "", replicas: Replicas | None = None
@@ -263,7 +261,7 @@ class Move(RedisChange):
             actor=self.actor,
             reason=self.reason,
             unless=unless,
-            policy=self._policy,
+            policy=self.policy,
             replicas=replicas,
         )
 
@@ -271,14 +269,14 @@ class Move(RedisChange):
         """Publishes it with its new date, so that a later attempt with the old date finds it there. A row that waits for another job
         keeps the date in its row.
         """
-        id, due_ms = row.record.id, self._due_ms
-        if self._delay_ms is not None:  # the delay counts by the clock of the node that gets the job
-            due_ms = decode.time_ms(publisher.store.link.execute("TIME")) + self._delay_ms
+        id, due_ms = row.record.id, self.due_ms
+        if self.delay_ms is not None:  # the delay counts by the clock of the node that gets the job
+            due_ms = decode.time_ms(publisher.store.link.execute("TIME")) + self.delay_ms
         if row.published:
             return next(iter(publisher.bring_back([id], due_ms=due_ms)), "")
         status = next((reply.status for reply in publisher.publish_rows([id], due_ms=due_ms).replies), "")
         if status == "behind":
-            outbox.jobs.move(id, due_ms, self._delay_ms, self.actor, self.reason)
+            outbox.jobs.move(id, due_ms, self.delay_ms, self.actor, self.reason)
         return status
 
     def row_update(self, changed: Changed) -> RowUpdate:
@@ -288,8 +286,8 @@ class Move(RedisChange):
             run_at_ms=changed.due_ms,
             actor=self.actor,
             reason=self.reason,
-            proposed=self._policy != "",
-            request=self._request,
+            proposed=self.policy != "",
+            request=self.request,
             item=changed.item,
         )
 
@@ -299,19 +297,19 @@ class Move(RedisChange):
             queue=queue,
             key=key,
             verb="reschedule",
-            delay_ms=self._delay_ms,
-            due_ms=self._due_ms,
+            delay_ms=self.delay_ms,
+            due_ms=self.due_ms,
             actor=self.actor,
             reason=self.reason,
         )
 
     def pending(self, found: Pending) -> Change:
-        return found.reschedule(self._delay_ms, self._due_ms, self.actor, self.reason)
+        return found.reschedule(self.delay_ms, self.due_ms, self.actor, self.reason)
 
     def change_far(self, queue: str, jobs: Sequence[UUID]) -> dict[UUID, Change]:
         config = conf.get().queues.get(queue)
         ahead_ms = 0 if config is None else config.horizon_ms
-        done, near = outbox.far_rows.move(jobs, queue, self._due_ms, self._delay_ms, ahead_ms, self.actor, self.reason)
+        done, near = outbox.far_rows.move(jobs, queue, self.due_ms, self.delay_ms, ahead_ms, self.actor, self.reason)
         if done and near:
             transaction.on_commit(partial(horizon.publish_later, queue, done), using=conf.get().database, robust=True)
         return dict.fromkeys(done, Change.DONE)
@@ -323,13 +321,13 @@ def each(act: JobChange, jobs: Iterable[ChangeTarget]) -> Iterator[Answer]:
     Raises:
         DatabaseError: see `acts.cancel`.
     """
-    fan_out, batch = FanOut[tuple[str, int]](), dict[UUID, ChangeTarget]()
+    fan_out, batch = FanOut[QueueStore](), dict[UUID, ChangeTarget]()
     for target in jobs:
         if target.id in batch or len(batch) == MOST:
-            yield from _batch(act, [*batch.values()], fan_out)
+            yield from map(_batch(act, batch, fan_out).__getitem__, batch)
             batch = {}
         batch[target.id] = target
-    yield from _batch(act, [*batch.values()], fan_out)
+    yield from map(_batch(act, batch, fan_out).__getitem__, batch)
 
 
 def one(act: JobChange, id: UUID, queue: str | None) -> Change:
@@ -338,7 +336,7 @@ def one(act: JobChange, id: UUID, queue: str | None) -> Change:
     Raises:
         StoreUnavailable, DatabaseError: see `acts.cancel`.
     """
-    return value(_batch(act, [ChangeTarget(id, queue)], FanOut())[0])
+    return loader.value(_batch(act, {id: ChangeTarget(id, queue)}, FanOut())[id])
 
 
 def for_caller(answer: Answer) -> Answer:
@@ -346,60 +344,56 @@ def for_caller(answer: Answer) -> Answer:
     return for_callers(answer) if isinstance(answer, StoreError) else answer
 
 
-def value(answer: Answer) -> Change:
-    """The change; raises the error."""
-    if isinstance(answer, DelayqError):
-        raise answer
-    return answer
-
-
 def _batch(
-    act: JobChange, targets: Sequence[ChangeTarget], fan_out: FanOut[tuple[str, int]], passed: tuple[UUID, ...] = ()
-) -> list[Answer]:
-    """Changes at most 200 different jobs: in the open transaction, in rows that Redis lacks, or in Redis. `passed`: the merged jobs
-    that have led to the job.
+    act: JobChange, targets: Mapping[UUID, ChangeTarget], fan_out: FanOut[QueueStore], passed: tuple[UUID, ...] = ()
+) -> dict[UUID, Answer]:
+    """Changes at most 200 jobs: in the open transaction, in rows that Redis lacks, or in Redis. `passed`: the merged jobs that have led
+    to the job.
     """
     answers: dict[UUID, Answer] = {}
-    pending = Pending.among({target.id for target in targets})
-    rows = lookup.rows_of([target.id for target in targets if target.id not in pending], payloads=act.payloads)
-    _change_far(act, targets, rows, answers)
-    parts: dict[tuple[str, int], list[ChangeTarget]] = {}
-    for id, queue, _ in targets:
-        found: ChangeTarget | Answer
+    pending = Pending.among(targets)
+    rows = lookup.rows_of(targets.keys() - pending.keys(), payloads=act.payloads)
+    _change_far(act, targets.values(), rows, answers)
+    parts: dict[QueueStore, list[ChangeTarget]] = {}
+    for id, queue, _ in targets.values():
+        if id in answers:
+            continue
+        row = rows.get(id)
         try:
-            found = answers.get(id) or (act.pending(pending[id]) if id in pending else _looked_up(act, id, queue, rows.get(id)))
+            if id in pending:
+                answers[id] = act.pending(pending[id])
+            elif row is None and queue is None:
+                answers[id] = lookup.everywhere(id, partial(one, act, id))
+            elif row is not None and queue not in (None, row.queue):
+                answers[id] = Change.UNKNOWN  # the caller named another queue; the row must not be treated as one that Redis lacks
+            elif row is not None and (decided := act.decided(row)):
+                answers[id] = decided
+            else:
+                name = queue or (row.queue if row is not None else "")
+                parts.setdefault(stores.queue(name, ids.partition(id)), []).append(ChangeTarget(id, name, row))
         except DelayqError as error:
-            found = error
-        if isinstance(found, ChangeTarget):
-            parts.setdefault((found.queue or "", ids.partition(id)), []).append(found)
-        else:
-            answers[id] = found
+            answers[id] = error
 
-    def link(part: tuple[str, int]) -> Link | None:
-        with suppress(DelayqError):  # the call raises it again
-            return stores.places.of(*part)
-        return None
-
-    def carry_out(part: tuple[str, int]) -> DelayqError | None:
+    def carry_out(store: QueueStore) -> DelayqError | None:
         try:
-            act.carry_out(stores.queue(*part), parts[part], answers)
+            act.carry_out(store, parts[store], answers)
         except StoreUnavailable:
             raise
         except DelayqError as error:
             return error
         return None
 
-    for part, failed in fan_out.each(parts, link, carry_out):
-        for id, _, row in parts[part]:
+    for store, failed in fan_out.each(parts, attrgetter("link"), carry_out):
+        for id, _, row in parts[store]:
             if failed is not None:
                 answers.setdefault(id, failed)
             holder = row.holder if row is not None and row.ending == EndingKind.MERGED else None
             if answers[id] is Change.FINISHED and holder is not None and holder not in passed and act.follows(holder):
-                answers[id] = _batch(act, [ChangeTarget(holder, part[0])], fan_out, (*passed, id))[0]
-    return [answers[target.id] for target in targets]
+                answers[id] = _batch(act, {holder: ChangeTarget(holder, store.queue)}, fan_out, (*passed, id))[holder]
+    return answers
 
 
-def _change_far(act: JobChange, targets: Sequence[ChangeTarget], rows: dict[UUID, StoredJob], answers: dict[UUID, Answer]) -> None:
+def _change_far(act: JobChange, targets: Iterable[ChangeTarget], rows: dict[UUID, StoredJob], answers: dict[UUID, Answer]) -> None:
     """Changes those rows that are far. Reads the others of them again: another process has ended them, or is bringing them in."""
     far: dict[str, list[UUID]] = {}
     for id, queue, _ in targets:
@@ -411,17 +405,7 @@ def _change_far(act: JobChange, targets: Sequence[ChangeTarget], rows: dict[UUID
         except DelayqError as error:
             answers |= dict.fromkeys(jobs, error)
         if gone := [id for id in jobs if id not in answers]:
-            again = lookup.rows_of(gone, payloads=act.payloads)
-            rows |= {id: again.get(id, rows[id]) for id in gone}
-
-
-def _looked_up(act: JobChange, id: UUID, queue: str | None, row: StoredJob | None) -> ChangeTarget | Change:
-    """The job with its queue, or the answer if Redis need not be asked."""
-    if row is None:
-        return lookup.everywhere(id, partial(one, act, id)) if queue is None else ChangeTarget(id, queue)
-    if queue not in (None, row.queue):
-        return Change.UNKNOWN  # the caller named another queue; the row must not be treated as one that Redis lacks
-    return act.decided(row) or ChangeTarget(id, row.queue, row)
+            rows |= lookup.rows_of(gone, payloads=act.payloads)
 
 
 def by_policy(policy: Policy, moves: Sequence[tuple[UUID, Move]], store: QueueStore) -> list[Change]:
@@ -432,7 +416,7 @@ def by_policy(policy: Policy, moves: Sequence[tuple[UUID, Move]], store: QueueSt
         StoreUnavailable, DatabaseError: see `acts.cancel`.
     """
     name, alone = store.queue, stores.replicas(store.queue) is None
-    rows = {row.record.id: row for row in (outbox.jobs.read([*dict(moves)]) if outbox.installed else ())}
+    rows = lookup.rows_of([*dict(moves)])
 
     def is_usual(row: StoredJob | None) -> bool:
         return alone if row is None else row.queue == name and (row.unfinished or (alone and row.redis_only))
@@ -445,8 +429,8 @@ def by_policy(policy: Policy, moves: Sequence[tuple[UUID, Move]], store: QueueSt
     replies = list(zip(asked, found, strict=True))
     answers: dict[UUID, Change] = {id: changed.change for (id, _), changed in replies if changed.change is not Change.UNKNOWN}
     made = [Made(move, rows[id], changed) for (id, move), changed in replies if changed.event and id in rows and rows[id].unfinished]
-    kept = zip((one.row.record.id for one in made), map(value, _keep(made, store)), strict=True) if made else ()
-    answers |= dict(kept)
+    if made:
+        answers |= {id: loader.value(answer) for id, answer in _keep(made, store).items()}
     return [answers[id] if id in answers else one(move, id, name) for id, move in moves]
 
 
@@ -465,11 +449,7 @@ def of_key(act: Cancel | Move, queue: str, key: str, *, spared: Callable[[Collec
             return Change.DONE
     for _ in range(TRIES):
         holder = lookup.holder(queue, key)
-        found = {
-            *([holder] if holder else []),
-            *lookup.rows_of_key(queue, key),
-            *Pending.keyed(queue, key),
-        } - answers.keys()
+        found = {*lookup.rows_of_key(queue, key), *Pending.keyed(queue, key), *([holder] if holder else [])} - answers.keys()
         if found and spared is not None:
             found -= spared(found)
         if not found:
@@ -477,7 +457,10 @@ def of_key(act: Cancel | Move, queue: str, key: str, *, spared: Callable[[Collec
         for id in found:
             answers[id] = one(act, id, queue)
     said = set(answers.values()) or {_last(act, queue, key)}
-    return next((change for change in STRONGEST if change in said), Change.UNKNOWN)
+    for change in STRONGEST:
+        if change in said:
+            return change
+    return Change.UNKNOWN
 
 
 def _last(act: Cancel | Move, queue: str, key: str) -> Change:
@@ -487,7 +470,7 @@ def _last(act: Cancel | Move, queue: str, key: str) -> Change:
     return (None if row is None else act.of_row(row)) or Change.UNKNOWN
 
 
-def _lacking(rows: Sequence[StoredJob | None], store: QueueStore) -> list[str]:
+def _lacking(rows: Iterable[StoredJob | None], store: QueueStore) -> Iterator[str]:
     """For each row, the state of a job that Redis may lack:
 
     - "": Redis must have the job, or the row is finished or missing.
@@ -495,37 +478,41 @@ def _lacking(rows: Sequence[StoredJob | None], store: QueueStore) -> list[str]:
     - a time in ms: the job waits until then.
     - "scheduled": the job has certainly not started. No server was ever confirmed, so no server can have lost it.
     """
-    waiting = [row for row in rows if row is not None and row.unfinished and row.state is not State.RUNNING]
-    confirmed = not all(row.published for row in waiting) and bool(outbox.jobs.servers(store.queue, store.partition))
-
-    def state(row: StoredJob | None) -> str:
+    servers = None
+    for row in rows:
         if row is None or not row.unfinished:
-            return ""
-        if row.state is State.RUNNING:
-            return "running"
-        return str(row.run_at_ms) if row.published or confirmed else "scheduled"
+            yield ""
+        elif row.state is State.RUNNING:
+            yield "running"
+        else:
+            if servers is None and not row.published:
+                servers = outbox.jobs.servers(store.queue, store.partition)
+            yield str(row.run_at_ms) if row.published or servers else "scheduled"
 
-    return [state(row) for row in rows]
 
-
-def _keep(made: Sequence[Made], store: QueueStore) -> list[Answer]:
+def _keep(made: Sequence[Made], store: QueueStore) -> dict[UUID, Answer]:
     """Updates the rows, outside the caller's transaction: otherwise the rows would stay locked until that transaction ends, and the
     mirror would wait.
     """
     using = conf.get().database
 
-    def update() -> list[Answer]:
+    def update() -> dict[UUID, Answer]:
         applied = outbox.jobs.apply_all([(row, act.row_update(changed)) for act, row, changed in made])
-        if not any(applied):
-            return [Change.FINISHED] * len(made)
-        former = outbox.jobs.servers(store.queue, store.partition)[1:]
-        act, _, first = made[0]
-        now = "" if _server(first) in former else _ask_again(act, store, "", "", first.epoch).epoch  # no job has the key ""
-        return [_kept(one, store, now, former) if done else Change.FINISHED for one, done in zip(made, applied, strict=True)]
+        former, now = list[str](), ""
+        if any(applied):
+            former = outbox.jobs.servers(store.queue, store.partition)[1:]
+            act, _, first = made[0]
+            if _server(first) not in former:
+                [asked] = map(loader.value, act.asked(store, [("", "")], unless=first.epoch))  # no job has the key ""
+                now = asked.epoch
+        answers: dict[UUID, Answer] = {}
+        for one, done in zip(made, applied, strict=True):
+            answers[one.row.record.id] = _kept(one, store, now, former) if done else Change.FINISHED
+        return answers
 
     if transaction.get_connection(using).in_atomic_block:
         transaction.on_commit(update, using=using, robust=True)
-        return [changed.change for _, _, changed in made]
+        return {row.record.id: changed.change for _, row, changed in made}
     return update()
 
 
@@ -541,8 +528,8 @@ def _kept(one: Made, store: QueueStore, now: str, former: Sequence[str]) -> Answ
             return StoreUnavailable(code="server_replaced", job=ids.short(row.record.id))
         if last.epoch == now:
             break
-        lacking = act.done_before if last.change is Change.DONE else _lacking([row], store)[0]
-        again = _ask_again(act, store, row.record.id, lacking, last.epoch)
+        lacking = act.done_before if last.change is Change.DONE else next(_lacking([row], store))
+        [again] = map(loader.value, act.asked(store, [(row.record.id, lacking)], unless=last.epoch))
         if again.epoch == last.epoch:
             break
         if not again.event:
@@ -552,16 +539,6 @@ def _kept(one: Made, store: QueueStore, now: str, former: Sequence[str]) -> Answ
             return Change.FINISHED
         former = outbox.jobs.servers(store.queue, store.partition)[1:]
     return last.change
-
-
-def _ask_again(act: RedisChange, store: QueueStore, job: UUID | str, lacking: str, unless: str) -> Changed:
-    try:
-        with stores.guarded(store.queue, store.partition):
-            answer: Changed = loader.value(act.ask(store, [(job, lacking)], unless)[0])
-    except StoreUnavailable as error:
-        error.nothing_done = False  # it was done in the earlier epoch
-        raise
-    return answer
 
 
 def _server(changed: Changed) -> str:

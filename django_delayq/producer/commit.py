@@ -4,21 +4,25 @@ the jobs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+import sys
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from django.db import connections
 
-from django_delayq import clock, ids
+from django_delayq import clock, conf, ids
 from django_delayq.job_meta import SharedName
 from django_delayq.producer import outbox
 from django_delayq.producer.options import JobTemplate
 from django_delayq.producer.outbox.shapes import Once
 from django_delayq.states import Change
 from django_delayq.store.scripts.record import ScheduleItem
+
+PACKAGE: Final = "django_delayq"
 
 
 def is_open(connection: Any) -> bool:
@@ -159,15 +163,22 @@ class Pending:
         return cls.among({job}).get(job)
 
     @classmethod
-    def among(cls, jobs: Set[UUID]) -> dict[UUID, Pending]:
+    def among(cls, jobs: Collection[UUID]) -> dict[UUID, Pending]:
         """Those of these jobs that open transactions will publish."""
-        return {found._plan.id: found for found in cls._all() if found._plan.id in jobs}
+        among = {}
+        for found in cls._all():
+            if found._plan.id in jobs:
+                among[found._plan.id] = found
+        return among
 
     @classmethod
     def keyed(cls, queue: str, key: str) -> list[UUID]:
         """The jobs of that key that open transactions will publish."""
-        every = ((found, found._plan) for found in cls._all())
-        return [plan.id for found, plan in every if plan.key == key and plan.queue == queue and not found.withdrawn]
+        keyed = []
+        for found in cls._all():
+            if found._plan.key == key and found._plan.queue == queue and not found.withdrawn:
+                keyed.append(found._plan.id)
+        return keyed
 
     @classmethod
     def _all(cls) -> Iterator[Pending]:
@@ -209,6 +220,26 @@ class Pending:
         hooks = self._connection.run_on_commit
         place = next(n for n, hook in enumerate(hooks) if hook[1] is self._publication)
         hooks.insert(place, (set(self._connection.savepoint_ids), change, False))
+
+
+def warn_immediate(call: str, job: UUID | None, queue: str, key: str) -> None:
+    """With DEBUG, warns about a change that acts at once although the caller's transaction may be rolled back: once per place. Calls by
+    this package, as from the admin, are meant to act at once.
+    """
+    if not conf.is_debug() or not is_open(connections[conf.get().database]):
+        return
+    if Pending.keyed(queue, key) if job is None else Pending.find(job) is not None:
+        return
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(f"{PACKAGE}.producer"):
+        frame, level = frame.f_back, level + 1
+    if frame.f_globals.get("__name__", "").split(".")[0] == PACKAGE:
+        return
+    said = (
+        f"{call} takes effect immediately: a rollback of the open transaction does not undo it. "
+        "Pass at_commit=True to make it part of the transaction."
+    )
+    warnings.warn(said, RuntimeWarning, stacklevel=level)
 
 
 def _hooks(connection: Any) -> list[Any]:

@@ -4,11 +4,8 @@ savepoint. The commit hook carries it out. If the process died before, or Redis 
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Collection
 from functools import partial
-from typing import Final
 from uuid import UUID
 
 from django.db import Error, connections, transaction
@@ -24,8 +21,6 @@ from django_delayq.producer.stores import stores
 from django_delayq.states import Change
 
 logger = Logger("django_delayq.producer")
-
-PACKAGE: Final = "django_delayq"
 
 
 class AtCommit:
@@ -150,26 +145,6 @@ def catch_up(queue: str, jobs: Collection[UUID], keys: Collection[str]) -> bool:
     return bool(kept)
 
 
-def warn_immediate(call: str, job: UUID | None, queue: str, key: str) -> None:
-    """With DEBUG, warns about a change that acts at once although the caller's transaction may be rolled back: once per place. Calls by
-    this package, as from the admin, are meant to act at once.
-    """
-    if not conf.is_debug() or not commit.is_open(connections[conf.get().database]):
-        return
-    if Pending.keyed(queue, key) if job is None else Pending.find(job) is not None:
-        return
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(f"{PACKAGE}.producer"):
-        frame, level = frame.f_back, level + 1
-    if frame.f_globals.get("__name__", "").split(".")[0] == PACKAGE:
-        return
-    said = (
-        f"{call} takes effect immediately: a rollback of the open transaction does not undo it. "
-        "Pass at_commit=True to make it part of the transaction."
-    )
-    warnings.warn(said, RuntimeWarning, stacklevel=level)
-
-
 def _act(request: ChangeRequest) -> Cancel | Move:
     if request.verb == "cancel":
         return Cancel(request.actor, request.reason, request.abort, request=request.id)
@@ -178,7 +153,7 @@ def _act(request: ChangeRequest) -> Cancel | Move:
 
 def _of_far(act: Cancel | Move, job: UUID) -> Change | None:
     """Changes a far row in the transaction; None if the row is not far."""
-    if not any(queue.horizon_ms for queue in conf.get().queues.values()):
+    if not any(queue.horizon for queue in conf.get().queues.values()):
         return None
     row = lookup.row_of(job)
     return act.change_far(row.queue, [job]).get(job) if row is not None and row.far else None

@@ -55,10 +55,9 @@ def edit_and_requeue(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], 
         UnknownTask, PayloadError, PayloadTooLarge, QueueUnknown: as `check`.
         StoreUnavailable: as for `requeue`.
     """
-    found = outbox.jobs.read([job])
-    if not found:
+    row = outbox.jobs.read([job]).get(job)
+    if row is None:
         return Change.UNKNOWN
-    row = found[0]
     if row.state not in REQUEUEABLE:
         return Change.FINISHED if row.state is State.SUCCEEDED else Change.CONFLICT
     check(row.record.task, row.queue, args, kwargs)

@@ -144,7 +144,7 @@ def keep_or_meet(publisher: Publisher, item: JobRecord, *, waits: bool = False) 
 
 
 def _row(job: UUID) -> StoredJob | None:
-    return next(iter(outbox.jobs.read([job])), None)
+    return outbox.jobs.read([job]).get(job)
 
 
 def check(publisher: Publisher, jobs: Sequence[UUID]) -> None:
@@ -153,7 +153,7 @@ def check(publisher: Publisher, jobs: Sequence[UUID]) -> None:
     Raises:
         StoreUnavailable, DatabaseError: call again later.
     """
-    there = {row.record.id: row for row in outbox.jobs.read(jobs)}
+    there = outbox.jobs.read(jobs)
     for job in jobs:
         if job not in there:
             outbox.far_rows.mark_checked(job)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from uuid import UUID
 
 from django_delayq import conf, ids
@@ -61,16 +61,15 @@ def row_of(id: UUID) -> StoredJob | None:
     return rows_of([id]).get(id)
 
 
-def rows_of(jobs: Sequence[UUID], *, payloads: bool = True) -> dict[UUID, StoredJob]:
+def rows_of(jobs: Collection[UUID], *, payloads: bool = True) -> dict[UUID, StoredJob]:
     """The rows of those of these jobs that have a row, see `row_of` and `outbox.jobs.read`."""
-    return {row.record.id: row for row in (outbox.jobs.read(jobs, payloads=payloads) if outbox.installed else ())}
+    return outbox.jobs.read(jobs, payloads=payloads) if outbox.installed else {}
 
 
 def row_in_any(id: UUID, partitions: Iterable[int]) -> StoredJob | None:
     """The row of a job that was drawn under that id, in whichever partition it was placed."""
     drawn = {id, *(ids.placed(id, partition) for partition in partitions)}
-    rows = outbox.jobs.read(list(drawn)) if outbox.installed else []
-    return rows[0] if rows else None
+    return next(iter(rows_of(drawn).values()), None)
 
 
 def rows_of_key(queue: str, key: str) -> list[UUID]:
@@ -80,7 +79,7 @@ def rows_of_key(queue: str, key: str) -> list[UUID]:
 
 def far_of_key(queue: str, key: str) -> UUID | None:
     """The far job that holds a key, if it is certain that no other job holds the key. None if the queue has no horizon."""
-    if not outbox.installed or not conf.get().queue(queue).horizon_ms:
+    if not outbox.installed or conf.get().queue(queue).horizon is None:
         return None
     return outbox.far_rows.of_keys(queue, [key]).get(key)
 

@@ -298,7 +298,7 @@ class Publisher:
         open_ = {items[n].id: replies[n].id for n in sorted([*asked, *contested])}  # each with the holder of its key
         rowless = {items[n].id for n in asked if not items[n].durable}
         wanted = {*open_, *open_.values()} - rowless
-        rows = {row.record.id: row for row in (outbox.jobs.read(list(wanted)) if outbox.installed and wanted else ())}
+        rows = outbox.jobs.read(wanted) if outbox.installed else {}
         if asked:
             self._put_right({items[n].key for n in asked}, [rows.get(replies[n].id) for n in asked], set(open_))
         again, now = {}, clock.monotonic()  # one time for all, so that the first delay to start is due first
@@ -416,7 +416,7 @@ class Publisher:
         return EventLog(self.store.link, self.store.keys).unknown(mine[:MOST])
 
     def _rows(self, jobs: Sequence[UUID]) -> list[StoredJob]:
-        return outbox.jobs.read([id for id in jobs if ids.partition(id) == self.store.partition])
+        return [*outbox.jobs.read([id for id in jobs if ids.partition(id) == self.store.partition]).values()]
 
 
 def _older(holder: StoredJob | None, row: StoredJob | None) -> bool:

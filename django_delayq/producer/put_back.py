@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import UUID
 
@@ -16,7 +16,6 @@ from django_delayq.exceptions import ConfigError, DelayqError
 from django_delayq.logger import Logger
 from django_delayq.producer import homes, horizon, lookup, outbox
 from django_delayq.producer.changes import Answer, ChangeTarget, JobChange, for_caller, one
-from django_delayq.producer.commit import Pending
 from django_delayq.producer.outbox.shapes import StoredJob
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
@@ -37,23 +36,16 @@ def revived(record: JobRecord, queue: str) -> JobRecord:
     return record.revived(stores.now_ms(queue)) if record.expires_ms else record
 
 
+@dataclass
 class Requeue(JobChange):
     """Puts jobs back, see `acts.requeue`. `by_person`: also unresolved ones, see `acts.requeue_by_person`. `ends`: see `ends`."""
 
     payloads = True
-
-    def __init__(self, actor: str, reason: str, *, by_person: bool, ends: Mapping[UUID, str] = MappingProxyType({})) -> None:
-        super().__init__(actor, reason)
-        self._by_person, self._ends = by_person, ends
-
-    def pending(self, found: Pending) -> Change:
-        return Change.CONFLICT
-
-    def change_far(self, queue: str, jobs: Sequence[UUID]) -> dict[UUID, Change]:
-        return dict.fromkeys(jobs, Change.CONFLICT)
+    by_person: bool = field(kw_only=True)
+    ends: Mapping[UUID, str] = field(default_factory=dict, kw_only=True)
 
     def decided(self, row: StoredJob) -> Change | None:
-        return Change.CONFLICT if row.state is State.SUCCEEDED or (row.unresolved and not self._by_person) else None
+        return Change.CONFLICT if row.state is State.SUCCEEDED or (row.unresolved and not self.by_person) else None
 
     def carry_out(self, store: QueueStore, targets: Sequence[ChangeTarget], answers: dict[UUID, Answer]) -> None:
         name = store.queue
@@ -79,7 +71,7 @@ class Requeue(JobChange):
 
         def ask() -> list[Answer]:
             with stores.guarded(name, store.partition):
-                found = store.requeue_each(vouched, ends=self._ends, actor=self.actor, reason=self.reason)
+                found = store.requeue_each(vouched, ends=self.ends, actor=self.actor, reason=self.reason)
             return [answer[0] if isinstance(answer, tuple) else answer for answer in found]
 
         if keys := {record.key for _, record in free if record is not None and record.key}:

@@ -16,13 +16,14 @@ from django_delayq.exceptions import ConfigError, StoreUnavailable
 from django_delayq.job_meta import MAX_NAME, is_text
 from django_delayq.producer import acts, commit, outbox
 from django_delayq.producer.async_api import refuse_loop, twin
-from django_delayq.producer.changes import ChangeTarget, value
+from django_delayq.producer.changes import ChangeTarget
 from django_delayq.producer.lookup import check_words
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import Task, registry
 from django_delayq.states import Change
 from django_delayq.store.connection.error_replies import is_refusal
 from django_delayq.store.connection.link import FanOut
+from django_delayq.store.scripts import loader
 from django_delayq.store.scripts.limits import LimitChange, LimitStore
 from django_delayq.store.scripts.queue import MOST, QueueStore
 from django_delayq.store.scripts.record import MAX_TASK
@@ -282,7 +283,7 @@ def _purge_rows(queue: str, actor: str, reason: str) -> Iterator[int]:
             views = stores.inspector().jobs(queue, there)
         lacking = [id for id, view in zip(there, views, strict=True) if view is None]
         answers = acts.cancel_each([ChangeTarget(id, queue) for id in lacking], actor=actor, reason=reason)
-        return [value(answer) for answer in answers].count(Change.DONE)
+        return [loader.value(answer) for answer in answers].count(Change.DONE)
 
     last = None
     while cancelled := outbox.far_rows.purge(queue, MOST, actor, reason):

@@ -124,8 +124,6 @@ class StoreSet:
         self, queue: str = "", partition: int = 0, *, schedules: bool = False, asks: bool = True, answers: bool = True
     ) -> Guard:
         """See `Breaker.guarded`. Uses the breaker of the server of that partition, or of the shared server."""
-        if self._places is None:
-            _ = self.places  # before this, it is not known which partitions are on other servers
         return self._breaker(queue, partition).guarded(schedules=schedules, asks=asks, answers=answers)
 
     def _breaker(self, queue: str, partition: int) -> Breaker:

@@ -55,8 +55,10 @@ def of_result(run: Run, result: Any) -> Outcome:
     return _made((job.id, job.attempt, job.fence, "ack", 0, detail, finished_ms - started_ms, run.late_ms, None, note))
 
 
-def of_error(run: Run, error: BaseException) -> Outcome:
-    """The outcome of a run whose task raised `error`. A cancel request turns it into a cancelled job."""
+def of_error(run: Run, error: BaseException, lock_wait_ms: int = 0) -> Outcome:
+    """The outcome of a run whose task raised `error`. A cancel request turns it into a cancelled job. `lock_wait_ms`: the delay after
+    LockTaken.
+    """
     finished_ms = run.now_ms
     reason = message = ""
     shown: BaseException | None = error
@@ -65,7 +67,7 @@ def of_error(run: Run, error: BaseException) -> Outcome:
     elif isinstance(error, Retry | Snooze | NotYet | Fail | LockTaken):
         # A task that raises one of these has no error to show, unless another error caused it.
         reason, shown = error.reason, error.__cause__ or error.__context__
-    kind, delay = kind_and_delay(run, error)
+    kind, delay = kind_and_delay(run, error, lock_wait_ms)
     if kind == "fail" and isinstance(error, NotYet):
         gave_up = GaveUp(steps=run.job.asks, reason=error.reason)
         if shown is not None:
@@ -87,9 +89,11 @@ def of_error(run: Run, error: BaseException) -> Outcome:
     return run.outcome(kind, detail, delay, finished_ms - run.started_ms, error, reason)
 
 
-def kind_and_delay(run: Run, error: BaseException) -> tuple[Kind, int]:
+def kind_and_delay(run: Run, error: BaseException, lock_wait_ms: int) -> tuple[Kind, int]:
     """Returns the kind of outcome for an exception, and the delay in ms."""
-    if isinstance(error, Snooze | LockTaken):
+    if isinstance(error, LockTaken):
+        return "snooze", lock_wait_ms
+    if isinstance(error, Snooze):
         return "snooze", durations.milliseconds(error.delay)
     if isinstance(error, NotYet):
         wait = poll_ms(run.task.poll, run.job.asks)

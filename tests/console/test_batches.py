@@ -131,7 +131,7 @@ def test_a_change_that_needs_no_payloads_does_not_load_them(orders, verb):
 
 def test_large_payloads_of_a_requeue_go_in_several_writes(orders, sent, monkeypatch):
     jobs = failed(orders, 7)
-    size = len(outbox.jobs.read([jobs[0].id])[0].record.payload)
+    size = len(outbox.jobs.read([jobs[0].id])[jobs[0].id].record.payload)
     monkeypatch.setattr(put_back, "MOST_BYTES", 3 * size)
     act("requeue", [NamedJob(ids.new(), "orders")])  # Redis has the script
     sent.clear()

@@ -65,6 +65,6 @@ def test_in_each_deployment_the_scripts_do_the_same(name, made):
             found = stack.enter_context(deployed(name, "q"))
         except ServerMissing as error:
             missing(str(error))
-        there = Nodes(found.shared, found.own, name="tests")
+        there = Nodes(found.shared, found.own, name="tests", timeout=60)  # the model says nothing about slow replies
         stack.callback(there.close)
         play(made(there.of("q", PARTITION), partition=PARTITION), 60)

@@ -42,6 +42,7 @@ CALLS = {
     "show": lambda board: board.store.run("show", None, "", "", "w", "{}", "-"),
     "unlock": lambda board: LockStore(board.store.link, board.keys).unlock("a", "t"),
     "inspect": lambda board: board.store.run("inspect", None, "", ""),
+    "counts": lambda board: board.store.run("counts", None, "", "", 1, 240, 120, "failed"),
     "the reader of the stream": lambda board: board.log.read("0-0", 10),
 }
 

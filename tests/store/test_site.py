@@ -112,7 +112,7 @@ def test_the_refusal_survives_a_pickle():
     assert (error.code, error.fields["queue"], "site b" in str(error)) == ("site_other", "q", True)
 
 
-@pytest.mark.parametrize("name", sorted(CALLS.keys() - {"inspect", "probe", "the reader of the stream"}))
+@pytest.mark.parametrize("name", sorted(CALLS.keys() - {"counts", "inspect", "probe", "the reader of the stream"}))
 def test_the_first_write_gives_an_empty_queue_the_id(board, name):
     try:
         CALLS[name](board)
@@ -176,7 +176,7 @@ def database(monkeypatch):
     return lambda one: monkeypatch.setattr(site, "_database", one)
 
 
-@pytest.mark.parametrize("name", sorted(CALLS.keys() - {"assign", "inspect", "probe", "the reader of the stream"}))
+@pytest.mark.parametrize("name", sorted(CALLS.keys() - {"assign", "counts", "inspect", "probe", "the reader of the stream"}))
 def test_nothing_is_written_at_another_address_than_before(board, database, name):
     database(At("elsewhere:6379, db 0, prefix t"))
     with pytest.raises(SiteRefused) as caught:

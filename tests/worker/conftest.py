@@ -111,6 +111,11 @@ class Shop:
         self.workers.append(worker)
         return worker
 
+    def release(self, *numbers: int) -> None:
+        """Ends the tasks with these numbers that were called without a time, now or later."""
+        for number in numbers:
+            (self.folder / f"released {number}").touch()
+
     def manage(self, *words: str) -> str:
         """Runs another command of the project; returns what it printed."""
         return manage(*words, environment=self.project)

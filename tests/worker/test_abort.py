@@ -47,13 +47,14 @@ def test_a_thread_is_interrupted_and_its_connections_are_closed(shop: Shop) -> N
 
 
 def test_a_coroutine_is_cancelled_and_others_go_on(shop: Shop) -> None:
-    id, other = shop.put("async_forever", 1), shop.put("async_nap", 2, 4.0)
+    id, other = shop.put("async_forever", 1), shop.put("async_nap", 2, None)
     shop.work("--threads", "2")
     eventually(lambda: len(shop.ran()) == 2)
     abort(shop, id)
     eventually(lambda: "cancelled" in shop.happened(id))
     assert "cleaned up 1" in shop.ran()
     assert shop.detail(id, "cancelled")["c"] == "django_delayq.exceptions.Cancelled"
+    shop.release(2)
     eventually(lambda: shop.happened(other) == ["scheduled", "claimed", "succeeded"])
 
 

@@ -100,14 +100,16 @@ def test_jobs_run_once_and_none_is_lost(shop: Shop, trio: Trio, harmed: Callable
     site = Site(shop, trio.master, REDIS=trio.url)
     workers = [site.work("--processes", "2"), site.work()]
     # Nothing ends until the master is gone, since what it has not passed on would run again.
-    site.schedule(((0, 8), 0, 12.0), ((100, 160), 11, 0.0), ((200, 260), 10, 0.0), ((900, 910), 3600, 0.0))
+    site.schedule(((0, 8), 0, None))
     site.running(8)
+    site.schedule(((100, 160), 11, 0.0), ((200, 260), 10, 0.0), ((900, 910), 3600, 0.0))
     eventually(lambda: site.rows("SELECT count(*) FROM delayq_job WHERE published IS NULL") == [(0,)])
     trio.wait_equal()
     harmed(trio)
     site.schedule(((300, 320), 0, 0.0), ((400, 420), 1, 0.0))  # Redis is away: these are rows
     trio.wait_promoted(trio.replica)
     shop.link = opened(trio.replica.url)
+    shop.release(*range(8))
     site.schedule(((500, 520), 0, 0.0))
     eventually(lambda: site.states() == {"succeeded": 188, "scheduled": 10}, "188 jobs", patience=90)
     site.none_ran_twice()

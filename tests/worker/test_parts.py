@@ -23,7 +23,7 @@ from django_delayq.worker.loop import ErrorPause, LoopSchedule, PipeStop
 from django_delayq.worker.outage_log import OutageLog
 from django_delayq.worker.process import executor
 from django_delayq.worker.process.consumer import Pace
-from django_delayq.worker.process.executor import ParkedJobs
+from django_delayq.worker.process.executor import LockWaits, ParkedJobs
 from django_delayq.worker.supervisor.fork import Forker, Slot
 from django_delayq.worker.supervisor.recycling import Reloader
 from django_delayq.worker.supervisor.supervisor import Supervisor
@@ -123,6 +123,21 @@ def test_of_parked_jobs_it_forgets_the_oldest_beyond_its_size(monkeypatch) -> No
         parked.delay(id)
     assert parked.delay("a") == 60
     assert parked.delay("c") == 120
+
+
+def test_a_job_waits_for_a_lock_as_long_as_it_has_waited_and_at_most_ten_seconds(monkeypatch) -> None:
+    monkeypatch.setattr(executor, "MOST", 2)
+    waits = LockWaits()
+    assert [waits.delay_ms("a", now, now) for now in (5, 1005, 2005, 4005, 8005, 16_005, 26_005)] == [
+        *(1000, 1000, 2000, 4000, 8000, 10_000, 10_000)
+    ]
+    assert waits.delay_ms("b", 26_005, 28_505) == 2500  # its run waited for the lock itself
+    assert waits.delay_ms("a", 26_005, 20) == 1000  # the clock was set back
+    waits.delay_ms("c", 26_005, 26_005)  # the oldest are forgotten
+    assert waits.delay_ms("a", 36_005, 36_005) == 10_000
+    assert waits.delay_ms("b", 36_005, 36_005) == 1000
+    waits.forget("b")
+    assert waits.delay_ms("b", 46_005, 46_005) == 1000
 
 
 def test_failpoints_do_nothing_unless_armed() -> None:

@@ -94,7 +94,7 @@ def test_the_ledger_takes_what_keeps_it() -> None:
 
 def test_a_worker_that_is_asked_claims_no_more_and_then_leaves_in_order(shop: Shop) -> None:
     worker = shop.work("--grace", "20")
-    running = shop.put("nap", 1, 4)
+    running = shop.put("nap", 1, None)
     registry = WorkerRegistry(shop.link, prefix="delayq")
     eventually(lambda: registry.all() and registry.all()[0]["state"] == "working")
     [shown] = eventually(lambda: [job for facts in registry.all() for job in facts["jobs"]])
@@ -107,6 +107,8 @@ def test_a_worker_that_is_asked_claims_no_more_and_then_leaves_in_order(shop: Sh
     assert registry.asked(id) is None
     left = shop.put("count", 1)
     assert registry.ask(id, "stop", by="admin:clerk")
+    eventually(lambda: "stop requested" in worker.text())
+    shop.release(1)
     assert worker.wait() == 0  # not hurried
     assert shop.happened(running)[-1] == "succeeded"
     assert shop.happened(left) == ["scheduled"]

@@ -74,10 +74,11 @@ def test_a_worker_reloads_when_its_code_changes(shop: Shop, tmp_path: Path) -> N
     os.utime(stall / "tasks.py", (1, 1))
     shop.environment = {"APP_APPS": "stall", "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     worker = shop.work("--reload")
-    before, running = shop.put("stall.tasks.price"), shop.put("nap", 1, 3)
+    before, running = shop.put("stall.tasks.price"), shop.put("nap", 1, None)
     eventually(lambda: "succeeded" in shop.happened(before) and len(shop.ran()) == 1)
     eventually(lambda: "registered" in worker.text())
     (stall / "tasks.py").write_text(tasks.format(price=2))
+    shop.release(1)
     eventually(lambda: "starting again" in worker.text())
     assert shop.happened(running)[-1] == "succeeded"
     after = shop.put("stall.tasks.price")

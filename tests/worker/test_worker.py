@@ -90,10 +90,11 @@ def test_a_task_asks_along_its_own_ladder_whose_count_outlasts_a_retry_and_gives
 
 
 def test_coroutines_run_side_by_side(shop: Shop) -> None:
-    jobs = shop.put_many("async_nap", [(number, 1.0) for number in range(6)])
+    jobs = shop.put_many("async_nap", [(number, None) for number in range(6)])
     shop.work("--threads", "6")
+    eventually(lambda: [line.split()[0] for line in shop.ran()] == ["began"] * 6)
+    shop.release(*range(6))
     eventually(lambda: all("succeeded" in shop.happened(id) for id in jobs))
-    assert {line.split()[0] for line in shop.ran()[:6]} == {"began"}
     assert shop.detail(jobs[5], "succeeded")["r"] == 5
 
 
@@ -109,13 +110,12 @@ def test_a_soft_timeout_is_raised_in_the_task(shop: Shop) -> None:
 
 @pytest.mark.slow
 def test_a_deaf_task_fails_when_its_process_is_dead_and_a_neighbour_without_a_timeout_has_the_grace(shop: Shop) -> None:
-    deaf = shop.put("deaf", 1, max_attempts=1)
     worker = shop.work("--threads", "2", "--grace", "3s")
-    eventually(lambda: "began 1" in shop.ran())
-    (first,) = worker.children()
+    (first,) = eventually(worker.children)
     other = shop.put("nap", 2, 600)
+    eventually(lambda: len(shop.ran()) == 1)
+    deaf = shop.put("deaf", 1, max_attempts=1)
     eventually(lambda: len(worker.children()) == 2)  # another process has the slot
-    assert shop.happened(deaf) == ["scheduled", "claimed"]
     eventually(lambda: "failed" in shop.happened(deaf))
     assert first not in worker.children()
     assert shop.detail(deaf, "failed")["c"] == "HardTimeout"
@@ -128,10 +128,13 @@ def test_a_deaf_task_fails_when_its_process_is_dead_and_a_neighbour_without_a_ti
 
 @pytest.mark.slow
 def test_a_deaf_tasks_neighbour_ends_in_its_time_and_runs_once(shop: Shop) -> None:
-    deaf = shop.put("deaf", 1, max_attempts=1)
     worker = shop.work("--threads", "2")
-    eventually(lambda: "began 1" in shop.ran())
-    other = shop.put("nap", 2, 8.0)
+    other = shop.put("nap", 2, None)
+    eventually(lambda: len(shop.ran()) == 1)
+    deaf = shop.put("deaf", 1, max_attempts=1)
+    eventually(lambda: len(worker.children()) == 2)  # another process has the slot
+    assert shop.happened(deaf) == ["scheduled", "claimed"]
+    shop.release(2)
     eventually(lambda: "failed" in shop.happened(deaf))
     assert shop.happened(other) == ["scheduled", "claimed", "succeeded"]
     assert sum(line.startswith("began 2 ") for line in shop.ran()) == 1
@@ -140,10 +143,10 @@ def test_a_deaf_tasks_neighbour_ends_in_its_time_and_runs_once(shop: Shop) -> No
 
 @pytest.mark.slow
 def test_a_deaf_task_has_failed_and_is_not_given_back_when_its_worker_is_told_to_leave(shop: Shop) -> None:
-    deaf = shop.put("deaf", 1, max_attempts=1)
     worker = shop.work("--threads", "2", "--grace", "2s")
-    eventually(lambda: "began 1" in shop.ran())
     other = shop.put("nap", 2, 600)
+    eventually(lambda: len(shop.ran()) == 1)
+    deaf = shop.put("deaf", 1, max_attempts=1)
     eventually(lambda: len(worker.children()) == 2)
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
@@ -185,11 +188,13 @@ def test_a_running_job_sees_that_it_is_cancelled_and_shows_its_progress(shop: Sh
 
 
 def test_the_first_signal_lets_running_jobs_finish_and_gives_the_rest_back(shop: Shop) -> None:
-    running = shop.put_many("nap", [(number, 1.5) for number in range(2)])
+    running = shop.put_many("nap", [(number, None) for number in range(2)])
     worker = shop.work("--threads", "2")
     eventually(lambda: len(shop.ran()) == 2)
     waiting = shop.put("nap", 3, 0.1)
     worker.signal(signal.SIGTERM)
+    eventually(lambda: "shutting down" in worker.text())
+    shop.release(0, 1)
     assert worker.wait() == 0
     assert all("succeeded" in shop.happened(id) for id in running)
     assert "succeeded" not in shop.happened(waiting)

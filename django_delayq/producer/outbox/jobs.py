@@ -40,19 +40,17 @@ class _TakenBack(Exception):
     """Rolls back a transaction that must change nothing."""
 
 
-def read(jobs: Sequence[UUID], *, payloads: bool = True) -> list[StoredJob]:
-    """The readable rows of these jobs, oldest first by the database's clock. Stubs are left out. Without `payloads`, which can have
-    megabytes each, the records have none.
+def read(jobs: Collection[UUID], *, payloads: bool = True) -> dict[UUID, StoredJob]:
+    """The readable rows of these jobs by id, oldest first by the database's clock. Stubs are left out. Without `payloads`, which can
+    have megabytes each, the records have none.
     """
-    read, now = [], None
+    read, now = {}, None
     found = Job.objects.filter(pk__in=jobs).defer("result", "error", *(() if payloads else PAYLOAD))
     for row in found.order_by("created_at", "id") if jobs else ():
-        if not payloads:
-            row.args, row.kwargs, row.options = [], {}, {}
         if now is None and row.delay_ms is not None and row.published is None:
             now = database.now()
         with contextlib.suppress(PayloadError):
-            read.append(_read(row, now))
+            read[row.id] = _read(row, now, payloads)
     return read
 
 
@@ -356,14 +354,15 @@ def _unconfirmed(with_requests: bool) -> QuerySet[Job, tuple[Any, ...]]:
     return rows.values_list(*WAITING, Exists(CommitRequest.objects.all())) if with_requests else rows.values_list(*WAITING)
 
 
-def _read(row: Job, now: datetime | None) -> StoredJob:
+def _read(row: Job, now: datetime | None, payload: bool) -> StoredJob:
     left, run_at_ms = None, clock.to_ms(row.run_at)
     if row.delay_ms is not None and row.published is None and now is not None:
         # Never more than the whole delay: another clock may have dated the row, or the clock was set back since.
         left = min(row.delay_ms, run_at_ms - clock.to_ms(now))
         run_at_ms = clock.to_ms(now) + left
+    far, unresolved = row.far and row.published is None and row.last_event == "", row.unresolved
     return StoredJob(
-        record=rows.record_of(row),
+        record=rows.record_of(row, payload=payload),
         queue=row.queue,
         state=State(row.state),
         run_at_ms=run_at_ms,
@@ -379,6 +378,7 @@ def _read(row: Job, now: datetime | None) -> StoredJob:
         seen=row.last_event,
         ending=row.ending or "",
         holder=row.merged_into,
-        far=row.far and row.published is None and row.last_event == "",
-        unresolved=row.unresolved,
+        far=far,
+        unresolved=unresolved,
+        unfinished=row.state in UNFINISHED and row.durable and not (row.settled or far or unresolved),
     )

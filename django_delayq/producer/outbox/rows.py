@@ -242,15 +242,14 @@ def displaced(ending: EndingKind, holder: UUID | None) -> str:
     return f"{_DISPLACED[ending]} {ids.short(holder) if holder else 'a job of which its sender may not know'}"
 
 
-def record_of(job: Job | UnfinishedRow) -> JobRecord:
-    """The record that a row was made of, for the relay, requeue and restore.
+def record_of(job: Job | UnfinishedRow, *, payload: bool = True) -> JobRecord:
+    """The record that a row was made of, for the relay, requeue and restore; or the same without its payload.
 
     Raises:
         PayloadError: the row has no record (a stub).
     """
     if job.task == STUB:
         raise PayloadError(f"the row of job {ids.short(job.id)} is a stub: its record did not reach the database")
-    payload = codec.pack(job.args, job.kwargs, job.options)
     return JobRecord(
         id=job.id,
         task=job.task,
@@ -259,7 +258,7 @@ def record_of(job: Job | UnfinishedRow) -> JobRecord:
         max_attempts=job.max_attempts,
         expires_ms=clock.to_ms(job.expires_at) if job.expires_at else 0,
         key=job.key,
-        payload=payload,
+        payload=codec.pack(job.args, job.kwargs, job.options) if payload else b"",
     )
 
 

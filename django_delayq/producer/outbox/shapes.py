@@ -17,7 +17,7 @@ class StoredJob(NamedTuple):
 
     `left_ms`: for a job with a delay, the time until its date by the database's clock; otherwise None. `published`: Redis has
     confirmed it. `seen`: the last event that the mirror has applied to it. `holder`: the job that it was merged into. `far`: Redis
-    does not know it. `unresolved`: no event shows how the job ended, or whether it ran.
+    does not know it. `unresolved`: no event shows how the job ended, or whether it ran. `unfinished`: Redis must have it.
     """
 
     record: JobRecord
@@ -36,18 +36,14 @@ class StoredJob(NamedTuple):
     seen: str
     ending: str
     holder: UUID | None
-    far: bool = False
-    unresolved: bool = False
+    far: bool
+    unresolved: bool
+    unfinished: bool
 
     @property
     def unpublished(self) -> bool:
         """Whether it must still be published."""
         return self.unfinished and self.state is State.SCHEDULED and not self.published
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether Redis must have it."""
-        return self.state in UNFINISHED and self.record.durable and not (self.settled or self.far or self.unresolved)
 
     @property
     def redis_only(self) -> bool:

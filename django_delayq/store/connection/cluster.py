@@ -338,11 +338,6 @@ class SlotLink(Link):
         node = self._cluster.known(self.slot)
         return node is None or node.away
 
-    @property
-    def home(self) -> str:
-        """See `Link`."""
-        return self._cluster.where
-
     def beside(self, key: str) -> Link:
         """See `Link`."""
         return self._cluster.link(slot_of(key))

@@ -15,6 +15,7 @@ import select
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from redis.connection import Connection
@@ -171,6 +172,7 @@ class Link:
     def __init__(self, factory: Callable[[], Connection], where: str, sentinels: Sentinels | None = None) -> None:
         self.factory = factory
         self.where = where
+        self.home = where  # or the address of its Cluster: a key exists once at this address, and the address does not change
         self._sentinels = sentinels
         self._idle: deque[tuple[Wire, float]] = deque()  # each with the time when it was put there
         self._pid = os.getpid()
@@ -187,11 +189,6 @@ class Link:
     def server(self) -> Link:
         """The link to the server that it leads to now. Use it to compare servers."""
         return self
-
-    @property
-    def home(self) -> str:
-        """The address of the server, or of its Cluster. A key exists once at this address, and the address does not change."""
-        return self.where
 
     @property
     def met(self) -> Link:
@@ -491,6 +488,7 @@ def link_to(connection_class: type[Connection], kwargs: Mapping[str, Any], *, na
     return Link(make, place_name, sentinels)
 
 
+@dataclass
 class FanOut(Generic[T]):
     """One pass over jobs, queues or partitions, which may be on several servers. If a server does not answer, the pass does not call it
     again, and the others go on. A call waits for a refusal to pass, so each refusal costs time. The first one may concern only one
@@ -500,10 +498,9 @@ class FanOut(Generic[T]):
     `errors`: the last error of each server. `missed`: the items that were not reached on each server.
     """
 
-    def __init__(self) -> None:
-        self.errors: dict[Link, StoreUnavailable] = {}
-        self.missed: dict[Link, list[T]] = {}
-        self._silent: set[Link] = set()
+    errors: dict[Link, StoreUnavailable] = field(default_factory=dict)
+    missed: dict[Link, list[T]] = field(default_factory=dict)
+    _silent: set[Link] = field(default_factory=set)
 
     def each(
         self, items: Iterable[T], link_of: Callable[[T], Link | None], call: Callable[[T], R]

@@ -48,9 +48,9 @@ class LimitStore:
         something.
         """
         bounded(changes)
-        told = [value for change in changes for value in change]
-        [replies] = self.store.run_each("limit", [tuple(told)], now_ms, actor, reason, replicas)
-        return [answer == 1 for answer in loader.value(replies[0])]
+        call = (*loader.head(now_ms, actor, reason), *(value for change in changes for value in change))
+        [answers] = self.store.run_each("limit", [call], lambda replies: [answer == 1 for answer in loader.value(replies[0])], replicas)
+        return loader.value(answers)
 
     def running(self, word: str = "") -> int:
         """The number of running jobs, or of those with a word. It reads the records of all running jobs if the word is a task."""

@@ -21,7 +21,7 @@ from django_delayq.store.scripts import decode, formats, site
 
 T = TypeVar("T")
 REPEATS: Final = 6  # a queue gets its id once; the server may forget a script again between its load and its call
-ACCEPTS: Final = {"inspect": "none", "assign": "any"}  # which scripts accept a queue without an id, or of any site; see begin.lua
+ACCEPTS: Final = {"inspect": "none", "counts": "none", "assign": "any"}  # a queue without an id, or of any site; see begin.lua
 
 
 class Script(NamedTuple):
@@ -86,7 +86,8 @@ def run_each(link: Link, script: Script, keys: Keys, calls: Sequence[tuple[Any, 
 
     Raises: as `run`, if an error concerns all calls.
     """
-    commands = _commands(script, keys, calls, beside)
+    opening = keys.opening(script.sha, script.keys, beside)
+    commands = [(opening, *arguments) for arguments in calls]
     return _completed(link.execute_many(commands), link, script, keys, commands, len(commands))
 
 
@@ -102,7 +103,8 @@ def start_each(
     """Like `run_each`, but only sends the calls, and the commands `after` them in the same write. Returns a function that waits for all
     their replies; call it once.
     """
-    commands = [*_commands(script, keys, calls), *after]
+    opening = keys.opening(script.sha, script.keys)
+    commands = [*((opening, *arguments) for arguments in calls), *after]
     receive = link.start(*commands)
     return lambda: _completed(receive(), link, script, keys, commands, len(calls))
 
@@ -116,11 +118,6 @@ def value(reply: T | Exception) -> T:
     if isinstance(reply, Exception):
         raise reply
     return reply
-
-
-def _commands(script: Script, keys: Keys, calls: Sequence[tuple[Any, ...]], beside: str = "") -> list[tuple[Any, ...]]:
-    opening = keys.opening(script.sha, script.keys, beside)
-    return [(opening, *arguments) for arguments in calls]
 
 
 def _completed(

@@ -149,19 +149,23 @@ class QueueStore:
         return loader.run(self.link, loader.load(script, self.keys), self.keys, *loader.head(now_ms, by, why), *arguments)
 
     def run_each(
-        self, script: str, calls: Sequence[tuple[Any, ...]], now_ms: int | None, by: str, why: str, replicas: Replicas | None = None
-    ) -> list[list[Any]]:
-        """Runs a script once for each of these arguments, in one write. Returns the replies to each call, one for each time that it was
-        sent. The error of a call is returned in the place of its reply; if all have failed, the first error is raised.
+        self, script: str, calls: Sequence[tuple[Any, ...]], read: Callable[[list[Any]], T], replicas: Replicas | None = None
+    ) -> list[T | DelayqError]:
+        """Runs a script once for each of these arguments, in one write. Returns what `read` makes of the replies to each call, one for
+        each time that it was sent; or its error. If all have failed, the first error is raised.
         """
         bounded(calls)
         site.admit(self.link, self.keys)
-        head = loader.head(now_ms, by, why)
-        called = self.link, loader.load(script, self.keys), self.keys, [(*head, *call) for call in calls]
+        called = self.link, loader.load(script, self.keys), self.keys, calls
         sent = [loader.run_each(*called)] if replicas is None else replicas.start(*called)()
-        if all(isinstance(reply, Exception) for reply in sent[0]):
-            loader.value(sent[0][0])
-        return [[replies[number] for replies in sent] for number in range(len(calls))]
+        results, failed = list[T | DelayqError](), 0
+        for replies in zip(*sent, strict=True):
+            answered = [reply for reply in replies if not isinstance(reply, DelayqError)]
+            results.append(read(answered) if answered else replies[-1])
+            failed += not answered
+        if failed == len(calls):
+            loader.value(results[0])
+        return results
 
     def _time(self, now_ms: int | None) -> int | str | None:
         """The time argument of schedule and claim, which every process calls. Once a minute it is "!": the clock of Redis, and a write
@@ -374,8 +378,9 @@ class QueueStore:
         now_ms: int | None = None,
     ) -> list[Changed | DelayqError]:
         """Like `cancel`, for several jobs, each with its `lacking`, in one write. Returns for each job the result, or its error."""
-        calls = [(lacking, unless, "1" if abort else "", loader.target(job)) for job, lacking in jobs]
-        return [_read(moved, replies[-1:]) for replies in self.run_each("cancel", calls, now_ms, actor, reason, replicas)]
+        head = loader.head(now_ms, actor, reason)
+        calls = [(*head, lacking, unless, "1" if abort else "", loader.target(job)) for job, lacking in jobs]
+        return self.run_each("cancel", calls, Changed.read, replicas)
 
     def reschedule(
         self,
@@ -415,8 +420,9 @@ class QueueStore:
         """Like `reschedule`, for several jobs in one write, each with its `lacking`, and a date in ms or a delay, such as "+5000".
         Returns for each job the result, or its error.
         """
-        calls = [(unless, lacking, policy, loader.target(job), date) for job, lacking, date in jobs]
-        return [_read(moved, replies) for replies in self.run_each("reschedule", calls, now_ms, actor, reason, replicas)]
+        head = loader.head(now_ms, actor, reason)
+        calls = [(*head, unless, lacking, policy, loader.target(job), date) for job, lacking, date in jobs]
+        return self.run_each("reschedule", calls, moved, replicas)
 
     def reschedule_many(
         self,
@@ -435,7 +441,7 @@ class QueueStore:
         bounded(jobs)
         told = [value for id, date in jobs for value in (ids.short(id), date)]
         epoch, *reply = self.run("reschedule", now_ms, actor, reason, unless, "", policy, *told)
-        return decode.text(epoch), [Changed.read((epoch, reply[0], *reply[n : n + 4])) for n in range(1, len(reply), 4)]
+        return decode.text(epoch), [Changed.read([(epoch, reply[0], *reply[n : n + 4])]) for n in range(1, len(reply), 4)]
 
     def requeue(
         self,
@@ -480,11 +486,11 @@ class QueueStore:
         "" and a delay. `ends`: those of which a repeat must not put back a later one, see `ends`. Returns for each job the result, or
         its error.
         """
-        calls = []
+        head, calls = loader.head(now_ms, actor, reason), []
         for job, record, vouch in jobs:
             given, name = (self.written(record), told_of(record.payload)) if record else (b"", "")
-            calls.append((*date, ids.short(job), given, vouch, name, ends.get(job, "")))
-        return [_read(_requeued, replies) for replies in self.run_each("requeue", calls, now_ms, actor, reason)]
+            calls.append((*head, *date, ids.short(job), given, vouch, name, ends.get(job, "")))
+        return self.run_each("requeue", calls, _requeued)
 
     def pause(self, *, actor: str = "", reason: str = "", on_way_back: bool = False, now_ms: int | None = None) -> bool:
         """No job is claimed until `resume`; running jobs continue. Returns False if the queue was paused already. With `on_way_back`,
@@ -548,23 +554,13 @@ def holder_of(link: Link, keys: Keys, key: str) -> UUID | None:
     Raises:
         SiteRefused: the queue belongs to another site.
     """
-    replies = link.execute_many((("HGET", keys["keys"], key), ("HGET", keys["meta"], "site")))
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-    holder, own = replies
+    holder, own = link.ask(("HGET", keys["keys"], key), ("HGET", keys["meta"], "site"))
     site.check(keys.prefix, keys.queue, link.home, decode.text(own))
     id = decode.job_id(holder)
     try:
         return id if id is not None and read(link.execute("HGET", keys["jobs"], holder) or b"")[0].key == key else None
     except PayloadError:
         return None
-
-
-def _read(read: Callable[[list[Any]], T], replies: list[Any]) -> T | DelayqError:
-    """What `read` makes of the replies to a call; the error of the last one, if it is an error."""
-    answered = [reply for reply in replies if not isinstance(reply, DelayqError)]
-    return read(answered) if answered else replies[-1]
 
 
 def _requeued(replies: list[Any]) -> tuple[Change, UUID]:

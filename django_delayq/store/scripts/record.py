@@ -420,8 +420,9 @@ class Changed(NamedTuple):
     item: int = 0
 
     @classmethod
-    def read(cls, reply: Sequence[Any]) -> Changed:
-        """Reads the reply of cancel.lua or reschedule.lua for one job."""
+    def read(cls, replies: Sequence[Sequence[Any]]) -> Changed:
+        """Reads the last of these replies of cancel.lua or reschedule.lua for one job."""
+        reply = replies[-1]
         epoch, event, status, id, due, item = [*reply, *_UNKNOWN[len(reply) :]]
         return cls(
             Change(status.decode()),
@@ -440,7 +441,7 @@ def moved(replies: Sequence[Sequence[Any]]) -> Changed:
     """The result of a change of date that was sent several times. If the job has begun since a call that moved it, it was moved.
     Nothing is known of a call in another epoch.
     """
-    answers = [Changed.read(reply) for reply in replies]
+    answers = [Changed.read([reply]) for reply in replies]
     last = answers[-1]
     begun = last.change in (Change.RUNNING, Change.FINISHED)
     done = (answer for answer in answers if begun and answer.change is Change.DONE and answer.epoch == last.epoch)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from django_delayq import clock, codec, durations, ids
-from django_delayq.exceptions import Cancelled, DelayqError, PayloadError, UnknownTask
+from django_delayq.exceptions import Cancelled, DelayqError, LockTaken, PayloadError, UnknownTask
 from django_delayq.signing import Signer
 from django_delayq.states import PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE, PARKED_TASK, PERIODIC
 from django_delayq.store.scripts.queue import Outcome
@@ -52,6 +52,7 @@ class Executor:
         self._timer = timer
         self._coroutines = coroutines
         self._parked = ParkedJobs()
+        self._lock_waits = LockWaits()
         self._aborted: set[tuple[int, int]] = set()  # row and turn
 
     def run(self, run: Run) -> Outcome | None:
@@ -150,6 +151,10 @@ class Executor:
         self._leases.start(run.row, started=run.started, task=number, hard=hard, retry_ms=retry_ms)
         run.current = CurrentJob(run)
         result, error = self._call_as_current(run)
+        if isinstance(error, LockTaken):
+            return outcome.of_error(run, error, self._lock_waits.delay_ms(run.job.id, run.started_ms, run.now_ms))
+        if run.job.id in self._lock_waits.since_ms:
+            self._lock_waits.forget(run.job.id)
         return outcome.of_result(run, result) if error is None else outcome.of_error(run, error)
 
     def _call_as_current(self, run: Run) -> tuple[Any, BaseException | None]:
@@ -190,6 +195,7 @@ class Executor:
 STEPS: Final = (60.0, 120.0, 300.0, 600.0)  # seconds; the last repeats
 PATIENCE: Final = 86_400.0
 MOST: Final = 10_000  # ids remembered; beyond it the oldest are forgotten
+LOCK_WAITS_MS: Final = (1_000, 10_000)  # the shortest and the longest; a lock can be released long before its lease ends
 
 
 class ParkedJobs:
@@ -216,3 +222,28 @@ class ParkedJobs:
                 del self._seen[next(iter(self._seen))]
             self._seen[job] = since, times + 1
         return STEPS[min(times, len(STEPS) - 1)]
+
+
+class LockWaits:
+    """Remembers since when each job waits for a lock, as far as this process has seen. Another process starts again at the shortest
+    wait.
+    """
+
+    def __init__(self) -> None:
+        self.since_ms: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def delay_ms(self, job: str, started_ms: int, now_ms: int) -> int:
+        """The delay until the job tries again: as long as it has waited. `started_ms`: the start of the run that the lock ended."""
+        shortest, longest = LOCK_WAITS_MS
+        with self._lock:
+            since = self.since_ms.pop(job, started_ms)
+            while len(self.since_ms) >= MOST:
+                del self.since_ms[next(iter(self.since_ms))]
+            self.since_ms[job] = since
+        return max(shortest, min(longest, now_ms - since))
+
+    def forget(self, job: str) -> None:
+        """The run ended in another way, so the next wait of the job starts at the shortest."""
+        with self._lock:
+            self.since_ms.pop(job, None)

@@ -76,10 +76,21 @@ def waits(other: str, seconds: float) -> object:
     return job.result(seconds)
 
 
+def pass_time(number: int, seconds: float | None) -> None:
+    """Sleeps; None: until `Shop.release` is called for this number."""
+    while seconds is None and not _is_released(number):
+        time.sleep(0.02)
+    time.sleep(seconds or 0)
+
+
+def _is_released(number: int) -> bool:
+    return os.path.exists(f"{settings.APP_FOLDER}/released {number}")
+
+
 @delayq.task
-def nap(number: int, seconds: float) -> None:
+def nap(number: int, seconds: float | None) -> None:
     note("began", number, os.getpid())
-    time.sleep(seconds)
+    pass_time(number, seconds)
     note("ended", number, os.getpid())
 
 
@@ -90,9 +101,11 @@ def doze(name: int | str, seconds: float) -> None:
 
 
 @delayq.task
-async def async_nap(number: int, seconds: float) -> int:
+async def async_nap(number: int, seconds: float | None) -> int:
     note("began", number, delayq.current().attempt)
-    await asyncio.sleep(seconds)
+    while seconds is None and not _is_released(number):
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(seconds or 0)
     note("ended", number)
     return number
 
@@ -238,9 +251,9 @@ def noop() -> None:
 
 
 @delayq.task
-def write_down(number: int, seconds: float = 0.0) -> None:
+def write_down(number: int, seconds: float | None = 0.0) -> None:
     """Notes its run in a file, which no fault of Redis or of the database reaches: one write per line."""
-    time.sleep(seconds)
+    pass_time(number, seconds)
     _to_ledger(number, time.time_ns() // 1_000_000)
 
 
@@ -253,18 +266,18 @@ def _to_ledger(*words: Any) -> None:
 
 
 @delayq.task
-def stay(number: int, seconds: float) -> None:
+def stay(number: int, seconds: float | None) -> None:
     """Notes in that file when it begins and when it ends."""
     _to_ledger("began", number)
-    time.sleep(seconds)
+    pass_time(number, seconds)
     _to_ledger("ended", number)
 
 
 @delayq.task
-def pay_slowly(number: int, seconds: float) -> None:
+def pay_slowly(number: int, seconds: float | None) -> None:
     """Writes a row in a step that happens once."""
     _to_ledger("began", number)
-    time.sleep(seconds)
+    pass_time(number, seconds)
     with delayq.once("payment"):
         Group.objects.create(name=f"payment {number} {uuid4()}")
     _to_ledger("ended", number)

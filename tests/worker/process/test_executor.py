@@ -645,12 +645,46 @@ def test_a_soft_timeout_comes_not_before_the_task_has_begun() -> None:
     assert done == ["set"]
 
 
-@pytest.mark.parametrize(("held", "delay_ms"), [(0, 1000), (0.2, 1000), (4.5, 4500), (3600, 10_000), (-5, 1000)])
-def test_a_job_that_waits_for_a_lock_tries_again_after_one_to_ten_seconds(bench: Bench, held, delay_ms) -> None:
+@pytest.mark.parametrize("held", [0.0, 3600.0, -5.0])
+def test_a_job_that_waits_for_a_lock_looks_again_after_a_second_and_then_as_long_as_it_has_waited(
+    bench: Bench, monkeypatch, held: float
+) -> None:
+    ends: list[BaseException | None] = [ValueError("no")]
+
     def task():
+        if ends:
+            raise ends.pop()
         raise delayq.LockTaken(lock="order:42", holder="web-1:17", since=clock.now(), held=held, left=30.0)
 
+    now, real = [0.0], clock.monotonic()
+    monkeypatch.setattr(clock, "monotonic", lambda: real + now[0])
+    bench.register(task, backoff=Ladder("1h"))
+    bench.put("task")
+    bench.move()
+    taken = bench.take()
+
+    def look() -> tuple[str, int]:
+        outcome = bench.executor.run(taken)
+        return outcome.kind, outcome.delay_ms
+
+    waits = []
+    assert look()[0] == "retry"
+    for _ in range(5):
+        kind, delay_ms = look()
+        assert kind == "snooze"
+        waits.append(delay_ms)
+        now[0] += delay_ms / 1000
+    assert waits == [1000, 1000, 2000, 4000, 8000]
+    ends.append(ValueError("no"))
+    assert look()[0] == "retry"
+    assert look() == ("snooze", 1000)
+
+
+def test_a_job_that_meets_a_taken_lock_is_put_off_and_says_for_which(bench: Bench) -> None:
+    def task():
+        raise delayq.LockTaken(lock="order:42", holder="web-1:17", since=clock.now(), held=3600.0, left=30.0)
+
     outcome = run(bench, task, max_attempts=1)
-    assert (outcome.kind, outcome.delay_ms, outcome.reason) == ("snooze", delay_ms, "waits for lock order:42")
+    assert (outcome.kind, outcome.delay_ms, outcome.reason) == ("snooze", 1000, "waits for lock order:42")
     assert bench.body("snoozed")["d"] == "waits for lock order:42"
     assert "c" not in bench.body("snoozed")
