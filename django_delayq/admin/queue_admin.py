@@ -18,11 +18,12 @@ from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, conf, ids
-from django_delayq.admin import charts, effective_settings
+from django_delayq.admin import charts, effective_settings, pause_page
 from django_delayq.admin.badges import badge
 from django_delayq.admin.charts import MANY, EarlierPeriod, Line, ListLinks, bars, brief, percent
 from django_delayq.admin.forms import PurgeForm, reason_given
 from django_delayq.admin.operation_admin import begin_purge
+from django_delayq.admin.pause_page import PauseForm, ResumeForm
 from django_delayq.admin.readonly import LiveAdmin, actor, log, permission, tell
 from django_delayq.console import health, overview, trends
 from django_delayq.console.health import Sign
@@ -30,8 +31,9 @@ from django_delayq.console.overview import DOWN, Overview, QueueView, count_abse
 from django_delayq.console.trends import NewestJobs, Span
 from django_delayq.console.why_not_yet import PULLED_LATELY
 from django_delayq.console.wording import duration, error_text, relative, second
-from django_delayq.models import Job, Queue, QueueState
+from django_delayq.models import Job, Pause, Queue
 from django_delayq.producer import queues
+from django_delayq.producer.queues import PauseReply
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.spread import MINUTES, Spread, percentile
@@ -48,7 +50,7 @@ MOST_TASKS: Final = 50
 MOST_NAMES: Final = 20
 MOST_HOLDERS: Final = 3
 EARLIER: Final = {"day": (1, _("a day earlier")), "week": (7, _("a week earlier"))}  # what trends compare with
-ACTS: dict[str, tuple[Callable[..., bool], Any, Any]] = {
+ACTS: dict[str, tuple[Callable[..., PauseReply], Any, Any]] = {
     "pause": (
         queues.pause,
         _("The queue %(queue)s is paused. Workers claim no more of its jobs."),
@@ -62,7 +64,8 @@ class QueueAdmin(LiveAdmin):
     """The queues listed in the settings. Their figures come from Redis, or from the database while Redis is unavailable.
 
     A subclass can use other templates: `list_template` for the page, `live_template` for the part that is refreshed,
-    `remedies_template` for the health checks, `page_template` for a queue, and `trends_template` for the trends.
+    `remedies_template` for the health checks, `page_template` for a queue, `trends_template` for the trends, and
+    `pauses_template` for the pauses.
     """
 
     list_template = "admin/delayq/queue/list.html"
@@ -70,6 +73,7 @@ class QueueAdmin(LiveAdmin):
     remedies_template = "admin/delayq/queue/remedies.html"
     page_template = "admin/delayq/queue/page.html"
     trends_template = "admin/delayq/queue/trends.html"
+    pauses_template = "admin/delayq/queue/pauses.html"
 
     has_pause_permission = permission("pause_queue")
 
@@ -139,6 +143,7 @@ class QueueAdmin(LiveAdmin):
             *(self.page_url(f"<path:name>/{act}/", act, partial(self._act, act), posted=True) for act in ACTS),
             self.page_url("<path:name>/purge/", "purge", self.purge),
             self.page_url("trends/", "trends", self.trends_view),
+            self.page_url("pauses/", "pauses", self.pauses_view),
             self.page_url("remedies/", "remedies", self.remedies_view),
             *super().get_urls(),
         ]
@@ -165,6 +170,30 @@ class QueueAdmin(LiveAdmin):
             queue=queue,
             form=form,
             count=found.depth.scheduled if found else None,
+        )
+
+    def pauses_view(self, request: HttpRequest) -> HttpResponse:
+        """Shows what is paused. Users with the permission can pause a task or a concurrency name, and resume it."""
+        may_pause, names = self.has_pause_permission(request), self.allows(request, "view_job")
+        if not self.has_view_permission(request) or (request.method == "POST" and not may_pause):
+            raise PermissionDenied
+        data = request.POST if request.method == "POST" else None
+        resumes = data is not None and data.get("act") == "resume"
+        form: PauseForm | ResumeForm = ResumeForm(data) if resumes else PauseForm(data, initial={"word": request.GET.get("task", "")})
+        if form.is_valid() and pause_page.act(request, form):
+            return HttpResponseRedirect(self.address("delayq_queue_pauses"))
+        if resumes:
+            for error in form.errors.values():
+                messages.error(request, " ".join(map(str, error)))
+            return HttpResponseRedirect(self.address("delayq_queue_pauses"))
+        return self.page(
+            request,
+            self.pauses_template,
+            _("Pauses"),
+            status=400 if form.errors else 200,
+            rows=pause_page.rows(names=names),
+            form=form,
+            may_pause=may_pause,
         )
 
     def remedies_view(self, request: HttpRequest) -> HttpResponse:
@@ -289,7 +318,7 @@ def of_queue(request: HttpRequest, name: str, jobs: ListLinks) -> Line:
     chosen, span = charts.chosen(request.GET.get("span"))
     section, trouble = _section([name], span, trends.ends(rows, queue=name), seen, jobs)
     bands, consumers, named = _in_redis(name, names=may_see_jobs) if view else ({}, [], None)
-    kept = None if view else QueueState.objects.filter(queue=name).order_by("paused_at", "partition").first()
+    kept = None if view else Pause.objects.filter(queue=name).order_by("paused_at", "partition").first()
     return {
         "name": name,
         "may_see_jobs": may_see_jobs,

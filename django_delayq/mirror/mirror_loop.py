@@ -30,7 +30,7 @@ from django_delayq.mirror.fold import (
     perhaps_logged,
 )
 from django_delayq.models import Attempt, Event, Job, SetAside, database
-from django_delayq.producer.outbox import pauses
+from django_delayq.producer.outbox import pauses, period_keys
 from django_delayq.producer.outbox.jobs import committed_runs
 from django_delayq.producer.outbox.rows import JOB_COLUMNS, KNOWN, REQUEUE_ASKED, WHOLE, JobRow, RunRow, clean
 from django_delayq.signing import Signer
@@ -338,13 +338,14 @@ class MirrorLoop:
         wanted = ids_of(entries)
         jobs: dict[UUID, JobRow] = {}
         attempts: dict[tuple[UUID, str], RunRow] = {}
+        waits = 1  # without a row it is not known, and the statement about the keys finds none
         backend = database.connection()
         bulk, columns = (bulk_arrays, KNOWN) if backend.vendor in ARRAYS else (bulk_values, WHOLE)
         for start in range(0, len(wanted), CHUNK):
             chunk = wanted[start : start + CHUNK]
-            for row in bulk.found(Job, columns, "id", chunk, "TRUE", backend):
-                job = jobs[row[0]] = JobRow(*row)
-                job.known = True
+            for row in bulk.found(Job, columns, "id", chunk, "TRUE", backend, period_keys.WAITS):
+                job = jobs[row[0]] = JobRow(*row[:-1])
+                job.known, waits = True, row[-1]
             for row in bulk.found(Attempt, ATTEMPT_COLUMNS, "job_id", chunk, "finished_at IS NULL", backend):
                 attempts[row[0], row[1]] = RunRow(*row)
         logged = perhaps_logged(entries, jobs)
@@ -361,6 +362,7 @@ class MirrorLoop:
             signer=self.signer,
             committed=self._committed(ended) if ended else {},
             asked=self._requested_requeues(entries) if self.signer is not None else {},
+            keys_wait=bool(waits),
         )
 
     def _requested_requeues(self, entries: list[Entry]) -> dict[UUID, list[int]]:
@@ -408,6 +410,10 @@ class MirrorLoop:
             runs = [run for run in runs if run.job_id not in drop]
             events = [event for event in events if event.job_id not in drop]
         self._write_rows(kept, runs)
+        if batch.reopened:
+            period_keys.reopen(batch.reopened)
+        if (batch.keys_wait or batch.reopened) and (over := batch.ends_of_keys(drop)):
+            period_keys.ended(*over)
         if put_off := {run.job_id for run in runs if run.outcome in PUT_OFF}:
             drop_put_off(list(put_off))
         Event.objects.bulk_create(events, batch_size=CHUNK, ignore_conflicts=True)

@@ -1,61 +1,219 @@
-"""Changes of whole queues: pause, resume, purge. They take effect at once, not at the commit."""
+"""Changes of whole queues (pause, resume, purge), and pauses of tasks and concurrency names. They take effect at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
 from uuid import UUID
 
-from django_delayq import conf, ids
-from django_delayq.exceptions import StoreUnavailable
-from django_delayq.producer import acts, outbox
+from django.db import connections
+
+from django_delayq import conf, durations, ids
+from django_delayq.exceptions import ConfigError, StoreUnavailable
+from django_delayq.job_meta import MAX_NAME, is_text
+from django_delayq.producer import acts, commit, outbox
 from django_delayq.producer.async_api import refuse_loop, twin
 from django_delayq.producer.changes import ChangeTarget
 from django_delayq.producer.lookup import check_words
 from django_delayq.producer.stores import stores
+from django_delayq.producer.task import Task, registry
 from django_delayq.states import Change
 from django_delayq.store.connection.error_replies import is_refusal
 from django_delayq.store.connection.link import FanOut
 from django_delayq.store.scripts import loader
+from django_delayq.store.scripts.limits import LimitChange, LimitStore
 from django_delayq.store.scripts.queue import MOST, QueueStore
+from django_delayq.store.scripts.record import MAX_TASK
+from django_delayq.text import did_you_mean
 
 T = TypeVar("T")
 
 
-def pause(queue: str, *, actor: str = "", reason: str = "") -> bool:
-    """Pauses a queue. Workers claim no more of its jobs, but running jobs continue. Returns False if the queue was already paused. The
-    pause is also stored in the database, so that the queue stays paused if Redis loses its data.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseReply:
+    """The result of a pause or a resume. It is true if it changed something.
+
+    Args:
+        running: the number of jobs that are running now, and that a pause doesn't stop. It doesn't count partitions in `unconfirmed`.
+        unconfirmed: the partitions that can't be reached, such as `orders/3`. Workers repeat the change there every second.
+    """
+
+    changed: bool
+    running: int = 0
+    unconfirmed: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.changed
+
+
+def pause(
+    queue: str | None = None,
+    *,
+    task: Task[Any, Any] | str | None = None,
+    name: str | None = None,
+    until: datetime | None = None,
+    actor: str = "",
+    reason: str = "",
+) -> PauseReply:
+    """Pauses a queue, or the jobs of a task or with a concurrency name in all queues. Pass one of them. Workers start no more of these
+    jobs within two seconds, but running jobs continue. The pause is also stored in the database, so that it continues if Redis loses
+    its data.
+
+    Args:
+        queue: the name of the queue.
+        task: a task or its name.
+        name: the name that `serial` or `concurrency` gives to jobs, such as `partner:7`.
+        until: when the pause of a task or a name ends by itself, by the clock of Redis.
+        actor: who pauses it, for the events.
+        reason: a text that the admin displays.
 
     Raises:
-        QueueUnknown, StoreUnavailable: If the queue has several partitions, those that can be reached are paused. Repeat the call.
+        ConfigError: an argument is invalid, or you pause a task or a name in a transaction or without the outbox.
+        QueueUnknown: the settings don't list the queue.
+        StoreUnavailable: a partition of the queue can't be reached. The other partitions are paused. Repeat the call. Not raised for a
+            task or a name, see `PauseReply.unconfirmed`.
     """
     refuse_loop("delayq.apause(…)")
     check_words("pause()", actor, reason)
+    word = _word("pause()", queue, task, name)
+    if word is not None:
+        if until is not None and (not isinstance(until, datetime) or until.tzinfo is None or outbox.pauses.has_passed(until)):
+            raise ConfigError(f"pause(): until={until!r} must be a date in the future with a time zone.")
+        return _change_word(word, "pause()", paused=True, until=until, actor=actor, reason=reason)
+    if until is not None:
+        raise ConfigError("pause(): until is only possible with task or name.")
+    named = conf.get().queue(queue or "").name
 
-    def in_one(store: QueueStore) -> tuple[bool, bool]:
+    def in_one(store: QueueStore) -> tuple[tuple[bool, int], bool]:
         changed = store.pause(actor=actor, reason=reason)
         if outbox.installed:  # also after a lost reply, when the queue is paused already
-            outbox.pauses.note(queue, store.partition, actor, reason, first=changed)
-        return changed, False
+            outbox.pauses.note(named, store.partition, actor, reason, first=changed)
+        return (changed, LimitStore(store).running()), False
 
-    return any([*_each(queue, in_one)])
+    done = [*_each(named, in_one)]
+    return PauseReply(changed=any(changed for changed, _ in done), running=sum(running for _, running in done))
 
 
-def resume(queue: str, *, actor: str = "", reason: str = "") -> bool:
-    """Allows claims of jobs in a paused queue again. Returns False if the queue was not paused.
+def resume(
+    queue: str | None = None,
+    *,
+    task: Task[Any, Any] | str | None = None,
+    name: str | None = None,
+    pace: str | None = None,
+    actor: str = "",
+    reason: str = "",
+) -> PauseReply:
+    """Ends the pause of a queue, a task or a name. Jobs that a task or a name held return in the order of their dates, as many as
+    workers can start, so that they do not delay other jobs.
+
+    Args:
+        queue: the name of the queue.
+        task: a task or its name.
+        name: the name that `serial` or `concurrency` gives to jobs.
+        pace: how many of the jobs that a task or a name held can return in a period, in each partition, such as `100/m`.
+        actor: who resumes it, for the events.
+        reason: a text that the admin displays.
 
     Raises:
-        QueueUnknown, StoreUnavailable.
+        ConfigError, QueueUnknown, StoreUnavailable: see `pause`.
     """
     refuse_loop("delayq.aresume(…)")
     check_words("resume()", actor, reason)
-    named = conf.get().queue(queue).name
+    word = _word("resume()", queue, task, name)
+    if word is not None:
+        pace_ms = 0 if pace is None else _pace_ms(pace)
+        return _change_word(word, "resume()", paused=False, pace_ms=pace_ms, actor=actor, reason=reason)
+    if pace is not None:
+        raise ConfigError("resume(): pace is only possible with task or name.")
+    named = conf.get().queue(queue or "").name
     if outbox.installed:
         outbox.pauses.forget(named)
-    return any([*_each(named, lambda store: (store.resume(actor=actor, reason=reason), False))])
+    return PauseReply(changed=any([*_each(named, lambda store: (store.resume(actor=actor, reason=reason), False))]))
 
 
 apause, aresume = twin(pause), twin(resume)
+
+
+def _word(where: str, queue: str | None, task: Task[Any, Any] | str | None, name: str | None) -> str | None:
+    """The word of a task or a concurrency name; None for a queue."""
+    if sum(given is not None for given in (queue, task, name)) != 1:
+        raise ConfigError(f"{where}: pass a queue, a task or a name, and only one of them.")
+    if queue is not None:
+        return None
+    outbox.check_installed()
+    if name is not None:
+        if not isinstance(name, str) or not is_text(name):
+            raise ConfigError(f"{where}: name={name!r} must be text with 1 to {MAX_NAME} printable characters.")
+        return f"name:{name}"
+    named = getattr(task, "name", task)
+    if not isinstance(named, str) or not named or len(named) > MAX_TASK:
+        raise ConfigError(f"{where}: task={task!r} must be a task or its name.")
+    return f"task:{named}"
+
+
+def _pace_ms(pace: str) -> int:
+    found = re.fullmatch(r"([1-9]\d{0,5})/([smhd])", pace) if isinstance(pace, str) else None
+    if found is None:
+        raise ConfigError(f"resume(): pace={pace!r} must be a number and a unit, such as '100/m' (s, m, h or d).")
+    return max(1, int(durations.seconds(f"1{found[2]}") * 1000 / int(found[1])))
+
+
+def _change_word(word: str, where: str, *, paused: bool, actor: str, reason: str, **how: Any) -> PauseReply:
+    """Commits the state of a word, and sends it to all partitions."""
+    if commit.is_open(connections[conf.get().database]):
+        raise ConfigError(f"{where}: a transaction is open. Call it after the commit, because a rollback could not undo it.")
+    kind, _, name = word.partition(":")
+    if paused and kind == "task" and registry.find(name) is None and not outbox.pauses.has_jobs(name):
+        raise ConfigError(f"{where}: no task is named {name!r}{did_you_mean(name, registry.names())}.")
+    changed = outbox.pauses.write(word, paused=paused, parts=partitions(), actor=actor, reason=reason, **how)
+    left, running = send_word(word)
+    return PauseReply(changed=changed, running=running, unconfirmed=tuple(left))
+
+
+def running(queue: str | None = None, *, task: str | None = None, name: str | None = None) -> int:
+    """The number of running jobs of a queue, a task or a concurrency name.
+
+    Raises:
+        ConfigError, QueueUnknown, StoreUnavailable.
+    """
+    word = _word("running()", queue, task, name) or ""
+    names = conf.get().queues if queue is None else [queue]
+    return sum(sum(_each(one, lambda store: (LimitStore(store).running(word), False))) for one in names)
+
+
+def partitions() -> dict[str, QueueStore]:
+    """All partitions of all queues by their labels."""
+    config = conf.get()
+    return {queue.label(store.partition): store for queue in config.queues.values() for store in stores.parts(queue.name)}
+
+
+def send_word(word: str) -> tuple[list[str], int]:
+    """Sends the state of a word to the partitions that lack it. Returns those that have not confirmed it, and the number of running
+    jobs with the word in those that have.
+    """
+    parts, running = partitions(), 0
+
+    def call(labels: Collection[str], change: LimitChange) -> list[str]:
+        nonlocal running
+        confirmed = []
+
+        def one(label: str) -> int:
+            store = parts[label]
+            with stores.guarded(store.queue, store.partition):
+                LimitStore(store).limit([change], replicas=stores.replicas(store.queue))
+                return LimitStore(store).running(word)
+
+        known = [label for label in labels if label in parts]
+        for label, answer in FanOut[str]().each(known, lambda label: parts[label].link, one):
+            if not isinstance(answer, StoreUnavailable):
+                confirmed.append(label)
+                running += answer
+        return confirmed
+
+    return outbox.pauses.confirm(word, call), running
 
 
 def purge(queue: str, *, actor: str = "", reason: str = "") -> Iterator[int]:

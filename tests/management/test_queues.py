@@ -24,9 +24,21 @@ def test_pause_stops_claims_and_says_so(run, orders):
 
 
 def test_pause_twice_says_that_it_was_paused(run, orders):
-    assert run("pause", "orders", "--json").json == {"queue": "orders", "paused": True, "changed": True}
+    assert run("pause", "orders", "--json").json == {
+        "queue": "orders",
+        "paused": True,
+        "changed": True,
+        "running": 0,
+        "unconfirmed": [],
+    }
     assert run("pause", "orders").out == "orders is already paused.\n"
-    assert run("pause", "orders", "--json").json == {"queue": "orders", "paused": True, "changed": False}
+    assert run("pause", "orders", "--json").json == {
+        "queue": "orders",
+        "paused": True,
+        "changed": False,
+        "running": 0,
+        "unconfirmed": [],
+    }
 
 
 def test_resume_lets_the_queue_go_on(run, orders):
@@ -41,7 +53,13 @@ def test_resume_lets_the_queue_go_on(run, orders):
 
 def test_resume_of_a_queue_that_is_not_paused_says_so(run, orders):
     assert run("resume", "orders").out == "orders is not paused.\n"
-    assert run("resume", "orders", "--json").json == {"queue": "orders", "paused": False, "changed": False}
+    assert run("resume", "orders", "--json").json == {
+        "queue": "orders",
+        "paused": False,
+        "changed": False,
+        "running": 0,
+        "unconfirmed": [],
+    }
 
 
 def test_purge_cancels_the_scheduled_jobs_and_leaves_the_running_one(run, orders):

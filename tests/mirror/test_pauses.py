@@ -70,12 +70,12 @@ def test_the_pause_that_waits_for_a_restore_by_hand_is_no_row(orders, loop, wipe
     wipe()
     RestoreLoop(stores.link, orders.config, prefix="delayq", auto=False).poll()
     assert paused()[:2] == (True, "restore")
-    assert not models.QueueState.objects.filter(paused_at__isnull=False).exists()
+    assert not models.Pause.objects.filter(paused_at__isnull=False).exists()
 
 
 def test_without_the_database_a_pause_works_in_redis(orders, caplog):
     with connection.schema_editor() as editor:
-        editor.delete_model(models.QueueState)
+        editor.delete_model(models.Pause)
     try:
         with transaction.atomic():
             assert delayq.pause("orders")
@@ -84,7 +84,7 @@ def test_without_the_database_a_pause_works_in_redis(orders, caplog):
         assert delayq.resume("orders")
     finally:
         with connection.schema_editor() as editor:
-            editor.create_model(models.QueueState)
+            editor.create_model(models.Pause)
     assert "only in Redis" in caplog.text
 
 
@@ -145,4 +145,4 @@ def test_an_old_copy_that_tells_of_a_pause_again_pauses_nothing(orders, loop, re
     settle_down(orders, loop)
     bring_back(redis_server.link, copy)
     settle_down(orders, loop)
-    assert not models.QueueState.objects.filter(paused_at__isnull=False).exists()
+    assert not models.Pause.objects.filter(paused_at__isnull=False).exists()

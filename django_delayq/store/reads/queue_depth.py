@@ -28,8 +28,8 @@ MOST_BESIDE = 399  # items of an entry besides the first, as in lua/include/unto
 class QueueDepth:
     """The depth of a queue. Times are in ms since 1970 (0: none). `oldest_late_ms` and `events_late_ms` (the age of the oldest event
     that no mirror has folded) are durations. `due` is part of `scheduled`. `blocked`, the jobs that wait for their name, is part of
-    `due`. `untold`: the number of jobs in the `events` entries. `asked_ms`: when a process last asked for jobs here, or extended a
-    lease.
+    `due`. `held`, the due jobs that the pause of a word holds, is only part of `scheduled`, and they are not late. `untold`: the number
+    of jobs in the `events` entries. `asked_ms`: when a process last asked for jobs here, or extended a lease.
     """
 
     queue: str
@@ -46,6 +46,7 @@ class QueueDepth:
     events: int
     untold: int
     blocked: int
+    held: int
     events_late_ms: int
     generation: str
     restoring: str
@@ -62,8 +63,10 @@ def depth_commands(keys: Keys, now_ms: int) -> list[tuple[Any, ...]]:
     return [
         *(("ZCARD", keys[band]) for band in BANDS),
         *(("ZCOUNT", keys[band], "-inf", now_ms) for band in BANDS),
-        *(("ZRANGE", keys[band], 0, 0, "WITHSCORES") for band in (*BANDS, "blocked")),
-        ("ZCARD", keys["blocked"]),
+        *(("ZRANGE", keys[band], 0, 0, "WITHSCORES") for band in BANDS),
+        ("ZRANGEBYSCORE", keys["blocked"], 0, "+inf", "WITHSCORES", "LIMIT", 0, 1),
+        ("ZCOUNT", keys["blocked"], 0, "+inf"),
+        ("ZCOUNT", keys["blocked"], "-inf", "(0"),
         ("ZCARD", keys["leases"]),
         ("HLEN", keys["runs"]),
         ("HLEN", keys["asks"]),
@@ -77,14 +80,15 @@ def depth_commands(keys: Keys, now_ms: int) -> list[tuple[Any, ...]]:
 def depth_of(queue: str, now_ms: int, replies: Sequence[Any]) -> QueueDepth:
     """The depth, from the replies to `depth_commands`."""
     dates = [decode.moment_ms(first[1]) for first in replies[6:10] if first]
-    blocked, running, runs, asks, failed, events, oldest, meta = replies[10:]  # oldest: [[id, [b"at", ms, …]]]
+    blocked, held, running, runs, asks, failed, events, oldest, meta = replies[10:]  # oldest: [[id, [b"at", ms, …]]]
     first = min(dates, default=0)
     paused, by, why, generation, restoring, surplus, alive, _ = ((value or b"").decode("utf-8", "replace") for value in meta)
     return QueueDepth(
         queue=queue,
-        scheduled=sum(replies[0:3]) + blocked,
+        scheduled=sum(replies[0:3]) + blocked + held,
         due=sum(replies[3:6]) + blocked,
         blocked=blocked,
+        held=held,
         running=running,
         retrying=max(0, runs - running - asks),  # a job that polled has not failed; jobs that did both are counted too low
         failed=failed,
@@ -107,7 +111,7 @@ def summed(parts: Sequence[QueueDepth]) -> QueueDepth:
     if len(parts) == 1:
         return parts[0]
     total: dict[str, Any] = {}
-    for name in ("scheduled", "due", "running", "retrying", "failed", "events", "untold", "blocked"):
+    for name in ("scheduled", "due", "running", "retrying", "failed", "events", "untold", "blocked", "held"):
         total[name] = sum(getattr(part, name) for part in parts)
     for name in ("oldest_late_ms", "events_late_ms", "asked_ms"):
         total[name] = max(getattr(part, name) for part in parts)
@@ -156,7 +160,7 @@ def concurrency_names(places: Places, parts: Sequence[Keys], reach: Reach = WHOL
 
     def ask(link: Link, there: list[Keys]) -> None:
         keys = [part[key] for part in there for key in ("holders", "waiters")]
-        replies.extend(link.ask(*(("ZRANGE", key, "-", "+", "BYLEX", "LIMIT", 0, LOOKED + 1) for key in keys)))
+        replies.extend(link.ask(*(("ZRANGE", key, "[ ", "+", "BYLEX", "LIMIT", 0, LOOKED + 1) for key in keys)))
 
     reach.each(places, parts, ask)
     holders: dict[bytes, list[UUID]] = {}

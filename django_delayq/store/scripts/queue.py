@@ -148,7 +148,7 @@ class QueueStore:
         """Runs a script on this partition with its arguments unchanged. Returns the raw reply."""
         return loader.run(self.link, loader.load(script, self.keys), self.keys, *loader.head(now_ms, by, why), *arguments)
 
-    def _each(
+    def run_each(
         self, script: str, calls: Sequence[tuple[Any, ...]], read: Callable[[list[Any]], T], replicas: Replicas | None = None
     ) -> list[T | DelayqError]:
         """Runs a script once for each of these arguments, in one write. Returns what `read` makes of the replies to each call, one for
@@ -278,7 +278,7 @@ class QueueStore:
         epoch = f"{generation}:{server}"
         turn = common_turn(reply[6])
         jobs = [
-            _claimed((id.decode(), int(attempt), int(crashes), int(due), record, nonce, self.queue, epoch, 0, 0, 0, turn, False))
+            _claimed((id.decode(), int(attempt), int(crashes), int(due), record, nonce, self.queue, epoch, 0, 0, 0, turn, False, False))
             for id, attempt, crashes, due, record in zip(*[iter(reply[7:])] * 5, strict=True)
         ]
         if reply[6] and not turn:
@@ -380,7 +380,7 @@ class QueueStore:
         """Like `cancel`, for several jobs, each with its `lacking`, in one write. Returns for each job the result, or its error."""
         head = loader.head(now_ms, actor, reason)
         calls = [(*head, lacking, unless, "1" if abort else "", loader.target(job)) for job, lacking in jobs]
-        return self._each("cancel", calls, Changed.read, replicas)
+        return self.run_each("cancel", calls, Changed.read, replicas)
 
     def reschedule(
         self,
@@ -422,7 +422,7 @@ class QueueStore:
         """
         head = loader.head(now_ms, actor, reason)
         calls = [(*head, unless, lacking, policy, loader.target(job), date) for job, lacking, date in jobs]
-        return self._each("reschedule", calls, moved, replicas)
+        return self.run_each("reschedule", calls, moved, replicas)
 
     def reschedule_many(
         self,
@@ -490,7 +490,7 @@ class QueueStore:
         for job, record, vouch in jobs:
             given, name = (self.written(record), told_of(record.payload)) if record else (b"", "")
             calls.append((*head, *date, ids.short(job), given, vouch, name, ends.get(job, "")))
-        return self._each("requeue", calls, _requeued)
+        return self.run_each("requeue", calls, _requeued)
 
     def pause(self, *, actor: str = "", reason: str = "", on_way_back: bool = False, now_ms: int | None = None) -> bool:
         """No job is claimed until `resume`; running jobs continue. Returns False if the queue was paused already. With `on_way_back`,

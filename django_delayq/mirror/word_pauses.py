@@ -1,0 +1,68 @@
+"""The loop that keeps the pauses of words in Redis equal to their rows."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from django_delayq import clock
+from django_delayq.models import database
+from django_delayq.producer import queues
+from django_delayq.producer.outbox import pauses
+from django_delayq.producer.stores import stores
+from django_delayq.store.connection.link import FanOut
+from django_delayq.store.scripts.limits import LimitStore, WordPause
+from django_delayq.store.scripts.queue import QueueStore
+
+IDLE: Final = 1.0
+COMPARE: Final = 60.0  # seconds between comparisons of all partitions with the rows
+OVER: Final = timedelta(minutes=1)  # the clocks of Redis and the database may differ
+
+
+class PauseLoop:
+    """1. Every second, it sends the changes that partitions have not confirmed. The process that made a change may have died, or could
+    not reach a partition. 2. Every minute, it compares the pauses of all partitions with the rows, because a late command of a frozen
+    process may have undone a change. It also deletes the rows of pauses that have ended at their dates.
+    """
+
+    def __init__(self) -> None:
+        self._compare_at = 0.0
+
+    def poll(self) -> float:
+        """One pass. Returns seconds to sleep.
+
+        Raises:
+            DatabaseError: call again later.
+        """
+        if clock.monotonic() >= self._compare_at:
+            self._compare()
+            self._compare_at = clock.monotonic() + COMPARE
+        for row in pauses.of_words():
+            if row.missing:
+                queues.send_word(row.word)
+        return IDLE
+
+    def _compare(self) -> None:
+        parts, found = queues.partitions(), dict[str, dict[str, WordPause]]()
+
+        def read(label: str) -> dict[str, WordPause]:
+            store: QueueStore = parts[label]
+            with stores.guarded(store.queue, store.partition):
+                return LimitStore(store).paused()
+
+        for label, answer in FanOut[str]().each(parts, lambda label: parts[label].link, read):
+            if isinstance(answer, dict):
+                found[label] = answer
+        there = {row.word: row for row in pauses.of_words()}
+        over = database.now() - OVER
+        for word in {*there, *(word for held in found.values() for word in held)}:
+            paused = {label: held[word].until_ms for label, held in found.items() if word in held and not held[word].resumed}
+            row = there.get(word)
+            if row is None or row.paused_at is None:
+                if paused:
+                    pauses.lacks(word, paused, holds=lambda row: row.paused_at is None)
+            elif row.until is not None and row.until < over:
+                if not paused and len(found) == len(parts):
+                    pauses.end(word, row.until)
+            elif lacking := {label for label in found if paused.get(label) != (clock.to_ms(row.until) if row.until else 0)}:
+                pauses.lacks(word, lacking, holds=lambda row: row.paused_at is not None)

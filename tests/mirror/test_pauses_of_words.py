@@ -1,0 +1,199 @@
+"""Pauses of tasks and concurrency names: the row comes first, then all partitions. No wipe and no late command undoes them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db import transaction
+
+import django_delayq as delayq
+from django_delayq import clock, ids
+from django_delayq.exceptions import ConfigError
+from django_delayq.mirror.word_pauses import PauseLoop
+from django_delayq.models import Event, Pause
+from django_delayq.producer import queues
+from django_delayq.producer.outbox import pauses
+from django_delayq.producer.stores import stores
+from django_delayq.store.scripts.limits import LimitChange, LimitStore, WordPause
+from tests.mirror.restoring import settle_down
+from tests.tasks_for_tests import book, close_order
+
+pytestmark = pytest.mark.django_db(transaction=True)
+TASK = f"task:{close_order.name}"
+IN_AN_HOUR = timedelta(hours=1)
+
+
+def in_redis(queue: str = "orders") -> dict[str, WordPause]:
+    return LimitStore(stores.queue(queue, 0)).paused()
+
+
+def compare() -> None:
+    loop = PauseLoop()
+    loop.poll()
+
+
+def test_jobs_of_a_paused_task_do_not_run_and_others_do(orders):
+    delayq.schedule(close_order, 1)
+    other = delayq.schedule(book, 1)
+    reply = delayq.pause(task=close_order, actor="ann", reason="the provider is broken")
+    assert (reply.changed, reply.running, reply.unconfirmed) == (True, 0, ())
+    assert [job.id for job in orders.claim()] == [ids.short(other.id)]
+    assert delayq.resume(task=close_order.name)
+    assert len(orders.claim()) == 1
+    assert not Pause.objects.exists()
+
+
+def test_a_name_is_paused_in_all_queues(orders):
+    delayq.schedule(close_order.using(serial="order:{order_id}"), 7)
+    assert delayq.pause(name="order:7")
+    assert orders.claim() == []
+    assert [in_redis(queue) for queue in ("orders", "redis", "default")] == [{"name:order:7": WordPause(0, False)}] * 3
+
+
+def test_the_answer_counts_the_jobs_that_are_running(orders):
+    delayq.schedule(close_order, 1)
+    delayq.schedule(close_order.using(serial="order:{order_id}"), 2)
+    delayq.schedule(book, 1)
+    assert len(orders.claim()) == 3
+    assert delayq.pause(task=close_order).running == 2
+    assert delayq.pause(name="order:2").running == 1
+
+
+def test_a_pause_and_its_end_leave_an_event_with_actor_and_reason(orders):
+    until = clock.now() + IN_AN_HOUR
+    delayq.pause(task=close_order, actor="ann", reason="broken", until=until)
+    assert not delayq.pause(task=close_order, actor="bob", until=until)
+    delayq.resume(task=close_order, actor="bob", reason="works")
+    found = Event.objects.filter(queue="").values_list("kind", "actor", "reason", "detail")
+    assert list(found) == [
+        ("paused", "ann", "broken", {"word": TASK, "until": until.isoformat()}),
+        ("resumed", "bob", "works", {"word": TASK}),
+    ]
+
+
+def test_a_repeated_pause_keeps_who_has_paused_it_and_is_sent_again(orders, wipe):
+    delayq.pause(task=close_order, actor="ann")
+    wipe()
+    assert not delayq.pause(task=close_order, actor="bob")
+    assert TASK in in_redis()
+    assert Pause.objects.get().paused_by == "ann"
+
+
+def test_in_a_transaction_a_pause_is_refused_because_a_rollback_could_not_undo_it(orders):
+    with transaction.atomic(), pytest.raises(ConfigError, match="a transaction is open"):
+        delayq.pause(task=close_order)
+    assert in_redis() == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "pass a queue, a task or a name"),
+        ({"queue": "orders", "name": "a"}, "only one of them"),
+        ({"task": "tests.close_oder"}, "no task is named"),
+        ({"name": "a\n"}, "printable characters"),
+        ({"task": close_order, "until": clock.from_ms(1)}, "in the future"),
+        ({"queue": "orders", "until": clock.from_ms(1)}, "only possible with task or name"),
+    ],
+)
+def test_a_pause_of_nothing_known_is_refused(orders, given, message):
+    with pytest.raises(ConfigError, match=message):
+        delayq.pause(**given)
+
+
+@pytest.mark.parametrize("pace", ["100", "0/m", "5/w", 5])
+def test_a_pace_is_a_number_per_unit(orders, pace):
+    with pytest.raises(ConfigError, match="'100/m'"):
+        delayq.resume(task=close_order, pace=pace)
+
+
+def test_jobs_return_at_the_pace(orders):
+    for number in range(3):
+        delayq.schedule(close_order, number)
+    delayq.pause(task=close_order)
+    assert orders.claim() == []
+    delayq.resume(task=close_order, pace="1/m")
+    assert [len(orders.claim()), len(orders.claim())] == [1, 0]
+    assert len(orders.claim(ahead_ms=61_000)) == 1
+
+
+def test_partitions_that_cannot_be_reached_are_named_and_get_the_pause_later(orders, redis_away):
+    redis_away()
+    reply = delayq.pause(task=close_order)
+    assert (reply.changed, set(reply.unconfirmed)) == (True, set(queues.partitions()))
+    redis_away(False)
+    assert in_redis() == {}
+    PauseLoop().poll()
+    assert in_redis() == {TASK: WordPause(0, False)}
+    assert Pause.objects.get().missing == ""
+
+
+def test_a_process_that_dies_between_the_row_and_redis_has_paused_the_task(orders, monkeypatch):
+    def die(word: str) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patched, pytest.raises(SystemExit):
+        patched.setattr(queues, "send_word", die)
+        delayq.pause(task=close_order)
+    assert in_redis() == {}
+    PauseLoop().poll()
+    assert in_redis() == {TASK: WordPause(0, False)}
+
+
+def test_after_a_wipe_a_task_is_paused_again_before_claims_continue(orders, loop, wipe):
+    delayq.schedule(close_order, 1)
+    orders.fold()
+    delayq.pause(task=close_order)
+    wipe()
+    loop.poll()
+    assert in_redis() == {TASK: WordPause(0, False)}
+    settle_down(orders, loop)
+    assert orders.claim(ahead_ms=60_000) == []
+    delayq.resume(task=close_order)
+    assert len(orders.claim(ahead_ms=60_000)) == 1
+
+
+def test_a_late_command_of_a_frozen_process_does_not_last(orders):
+    store = LimitStore(stores.queue("orders", 0))
+    delayq.pause(task=close_order)
+    store.limit([LimitChange("resume", TASK)])
+    compare()
+    PauseLoop().poll()
+    assert in_redis() == {TASK: WordPause(0, False)}
+    delayq.resume(task=close_order)
+    store.limit([LimitChange("pause", TASK)])
+    compare()
+    assert all(pause.resumed for pause in in_redis().values())
+    assert not Pause.objects.exists()
+
+
+def test_a_pause_that_comes_while_the_rows_are_compared_stays(orders, monkeypatch):
+    LimitStore(stores.queue("orders", 0)).limit([LimitChange("pause", TASK)])  # from a frozen process
+    real = pauses.lacks
+
+    def lacks(*given, **how):
+        monkeypatch.setattr(pauses, "lacks", real)
+        assert delayq.pause(task=close_order)
+        real(*given, **how)
+
+    monkeypatch.setattr(pauses, "lacks", lacks)
+    compare()
+    assert in_redis() == {TASK: WordPause(0, False)}
+
+
+def test_a_pause_that_has_ended_at_its_date_leaves_the_table(orders, redis_server):
+    delayq.schedule(close_order, 1)
+    delayq.pause(task=close_order, until=clock.now() + IN_AN_HOUR)
+    assert orders.claim() == []
+    assert len(orders.claim(ahead_ms=3_601_000)) == 1
+    compare()
+    assert Pause.objects.exists()  # by the clock of the database it is not over
+    Pause.objects.update(until=clock.now() - IN_AN_HOUR)
+    compare()
+    assert Pause.objects.exists()  # Redis has not ended it
+    for name in ("orders", "redis", "default"):
+        redis_server.link.execute("DEL", stores.queue(name, 0).keys["pauses"])
+    compare()
+    assert not Pause.objects.exists()
+    assert Event.objects.filter(queue="", kind="resumed", actor="until").count() == 1
