@@ -664,6 +664,7 @@ def test_a_job_that_waits_for_a_lock_looks_again_after_a_second_and_then_as_long
     taken = bench.take()
 
     def look() -> tuple[str, int]:
+        taken.claimed = clock.monotonic()
         outcome = bench.executor.run(taken)
         return outcome.kind, outcome.delay_ms
 
