@@ -18,8 +18,8 @@ from django_delayq import clock
 from django_delayq.models import RETRYING, Attempt, Event, Job
 from django_delayq.states import EventKind, State
 
-NEWEST: Final = 5_000  # jobs, and attempts, that are looked at
-JOBS: Final = 2_500  # whose attempts are looked at: few enough that the planner takes the index
+NEWEST: Final = 4_000  # jobs, and attempts, that are looked at
+JOBS: Final = 2_000  # whose attempts are looked at: few enough that the planner takes the index
 ENDED: Final = (State.SUCCEEDED.value, State.FAILED.value)
 HEADLINE: Final = 300  # characters of an error
 EVENTS: Final = 1_000

@@ -175,7 +175,7 @@ def test_without_redis_a_queue_is_told_by_its_rows_and_the_page_says_so(orders, 
         assert {cells for _, cells in found["ran"]["rows"]} == {("–", "–"), ("8.0s", "8.0s")}
     text = plain(client, PAGE)
     assert "Redis cannot be reached" in text
-    assert "Based on the latest 5,000 rows." in text
+    assert "Based on the latest 4,000 rows." in text
     assert "The queue has been paused since" in text
     assert "by admin:ann" in text
     assert client.get(TRENDS).status_code == client.get(OF_TASK).status_code == 200
