@@ -1,4 +1,4 @@
-"""The page of pauses in the admin: what is paused, by whom and why; pause a task or a concurrency name, and resume it."""
+"""The page of pauses in the admin: what is paused, by whom and why; pause a queue, a task or a concurrency name, and resume it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from django_delayq.admin.forms import MomentField, ReasonForm
 from django_delayq.admin.readonly import actor, log, tell
 from django_delayq.console.moments import parse_start
 from django_delayq.exceptions import DelayqError
-from django_delayq.models import Pause, Queue, database
-from django_delayq.producer import queues
+from django_delayq.models import Queue, database
+from django_delayq.producer import outbox, queues
+from django_delayq.producer.queues import PauseReply
 from django_delayq.text import visible
 
-KINDS: Final = (("task", _("Task")), ("name", _("Concurrency name")))
+SHOWN: Final = 5  # on the dashboard
+KINDS: Final = (("queue", _("Queue")), ("task", _("Task")), ("name", _("Concurrency name")))
 
 
 class PauseForm(ReasonForm):
@@ -46,22 +48,28 @@ class ResumeForm(ReasonForm):
 
 def rows(*, names: bool) -> list[dict[str, Any]]:
     """The pauses, oldest first. `names`: the user may see concurrency names, because most of them name customers."""
-    found: dict[str, dict[str, Any]] = {}
-    for row in Pause.objects.order_by("-partition", "pk"):
-        if row.paused_at is None and not row.missing:
-            continue
+    found = []
+    for row in outbox.pauses.of_words():
         kind, _colon, name = row.word.partition(":")
-        found[row.word or row.queue] = {
-            "kind": kind or "queue",
-            "name": "" if kind == "name" and not names else visible(name or row.queue),
-            "word": name,
-            "at": row.paused_at,
-            "until": row.until,
-            "by": visible(row.paused_by),
-            "why": visible(row.paused_why),
-            "missing": ", ".join(row.missing.split()),
-        }
-    return sorted(found.values(), key=lambda row: (row["at"] is None, row["at"] or 0))
+        found.append(
+            {
+                "kind": kind,
+                "name": "" if kind == "name" and not names else visible(name),
+                "word": name,
+                "at": row.paused_at,
+                "until": row.until,
+                "by": visible(row.paused_by),
+                "why": visible(row.paused_why),
+                "missing": ", ".join(row.missing.split()),
+            }
+        )
+    return sorted(found, key=lambda row: (row["at"] is None, row["at"] or 0))
+
+
+def on_dashboard(*, names: bool) -> dict[str, Any]:
+    """The first pauses of tasks and names, and the number of the others. A queue shows its own pause."""
+    found = [row for row in rows(names=names) if row["at"] and row["kind"] != "queue"]
+    return {"pauses": found[:SHOWN], "more_pauses": max(0, len(found) - SHOWN)}
 
 
 def act(request: HttpRequest, form: PauseForm | ResumeForm) -> bool:
@@ -83,9 +91,13 @@ def act(request: HttpRequest, form: PauseForm | ResumeForm) -> bool:
         log(request, Queue, [(given["word"], given["word"])], "resume", given["reason"])
         text = now("Resumed: %(name)s.") % {"name": name}
     tell(request, reply.changed, text)
+    tell_unconfirmed(request, reply)
+    return True
+
+
+def tell_unconfirmed(request: HttpRequest, reply: PauseReply) -> None:
+    """Tells the user which partitions a pause or a resume has not reached yet."""
     if reply.unconfirmed:
         parts = ", ".join(reply.unconfirmed)
-        tell(
-            request, False, now("These partitions cannot be reached. Workers repeat this until they can: %(parts)s.") % {"parts": parts}
-        )
-    return True
+        text = now("These partitions cannot be reached. Workers repeat this until they can: %(parts)s.") % {"parts": parts}
+        tell(request, False, text)

@@ -31,8 +31,9 @@ from django_delayq.console.overview import DOWN, Overview, QueueView, count_abse
 from django_delayq.console.trends import NewestJobs, Span
 from django_delayq.console.why_not_yet import PULLED_LATELY
 from django_delayq.console.wording import duration, error_text, relative, second
-from django_delayq.models import Job, Pause, Queue
+from django_delayq.models import Job, Queue
 from django_delayq.producer import queues
+from django_delayq.producer.outbox import pauses
 from django_delayq.producer.queues import PauseReply
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
@@ -41,6 +42,7 @@ from django_delayq.store.reads import queue_depth
 from django_delayq.store.reads.fitness import unkept, unmirrored
 from django_delayq.store.reads.queue_depth import MessageConsumer, MessageConsumers, NamesSeen
 from django_delayq.store.reads.reach import Reach
+from django_delayq.store.scripts.limits import queue_word
 from django_delayq.text import visible
 
 PARTS: Final = 6  # of an hour, in the table beside a sparkline
@@ -103,6 +105,7 @@ class QueueAdmin(LiveAdmin):
             "names": [(name, visible(name)) for name in names],
             "chosen": chosen if chosen in names else "",
             "failing": failing_tasks(),
+            **pause_page.on_dashboard(names=self.allows(request, "view_job")),
             "may_pause": self.has_pause_permission(request),
             "may_purge": self.allows(request, "purge_queue"),
             "may_see_jobs": self.allows(request, "view_job"),
@@ -173,7 +176,7 @@ class QueueAdmin(LiveAdmin):
         )
 
     def pauses_view(self, request: HttpRequest) -> HttpResponse:
-        """Shows what is paused. Users with the permission can pause a task or a concurrency name, and resume it."""
+        """Shows what is paused. Users with the permission can pause a queue, a task or a concurrency name, and resume it."""
         may_pause, names = self.has_pause_permission(request), self.allows(request, "view_job")
         if not self.has_view_permission(request) or (request.method == "POST" and not may_pause):
             raise PermissionDenied
@@ -215,13 +218,14 @@ class QueueAdmin(LiveAdmin):
         if reason is None:
             return back
         try:
-            changed = change(queue, actor=actor(request), reason=reason)
+            reply = change(queue, actor=actor(request), reason=reason)
         except DOWN as error:
             messages.error(request, error_text(error))
         else:
-            if changed:
+            if reply:
                 log(request, Queue, [(queue, queue)], act, reason)
-            tell(request, changed, (done if changed else nothing) % {"queue": queue})
+            tell(request, reply.changed, (done if reply else nothing) % {"queue": queue})
+            pause_page.tell_unconfirmed(request, reply)
         return back
 
 
@@ -318,7 +322,7 @@ def of_queue(request: HttpRequest, name: str, jobs: ListLinks) -> Line:
     chosen, span = charts.chosen(request.GET.get("span"))
     section, trouble = _section([name], span, trends.ends(rows, queue=name), seen, jobs)
     bands, consumers, named = _in_redis(name, names=may_see_jobs) if view else ({}, [], None)
-    kept = None if view else Pause.objects.filter(queue=name).order_by("paused_at", "partition").first()
+    kept = None if view else pauses.of_word(queue_word(name))
     return {
         "name": name,
         "may_see_jobs": may_see_jobs,
@@ -332,6 +336,7 @@ def of_queue(request: HttpRequest, name: str, jobs: ListLinks) -> Line:
         "paused_at": view.paused_at if view else kept.paused_at if kept else None,
         "paused_by": visible(view.depth.paused_by if view else kept.paused_by if kept else ""),
         "paused_why": visible(view.depth.paused_reason if view else kept.paused_why if kept else ""),
+        "paused_until": view.paused_until if view else kept.until if kept else None,
         "workers": [_worker(facts, name) for facts in seen.workers if name in overview.served(facts) or name in _records(facts)],
         "unseen": seen.unseen is not None,
         "unkept": bool(seen.present and unkept([name], seen.workers)),

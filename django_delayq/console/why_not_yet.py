@@ -237,7 +237,9 @@ def _blocked(job: Job, view: JobView) -> Why:
 def _paused(depth: QueueDepth) -> list[Why]:
     fields = {"queue": depth.queue, "date": clock.from_ms(depth.paused_ms)}
     found = Why("paused_by", {**fields, "who": depth.paused_by}) if depth.paused_by else Why("paused", fields)
-    return [found, Why("paused_reason", {"reason": depth.paused_reason})] if depth.paused_reason else [found]
+    more = [Why("paused_until", {"date": clock.from_ms(depth.paused_until_ms)})] if depth.paused_until_ms else []
+    more += [Why("paused_reason", {"reason": depth.paused_reason})] if depth.paused_reason else []
+    return [found, *more]
 
 
 def _paused_word(word: str) -> list[Why]:

@@ -113,10 +113,10 @@ def _row_findings() -> Iterator[Finding]:
             f"To list the events, run manage.py delayq set-aside --queue {queue}. After you have fixed the cause, add --retry.",
         )
     for row in pauses.of_words():
-        if row.paused_at:
-            kind, _, name = row.word.partition(":")
+        kind, _, name = row.word.partition(":")
+        if row.paused_at and (kind != "queue" or row.missing):  # other paused queues are found in Redis
             away = f" Not confirmed by: {', '.join(row.missing.split())}." if row.missing else ""
-            hint = f"To resume it, run manage.py delayq resume --{kind} {name}"
+            hint = f"To resume it, run manage.py delayq resume {'' if kind == 'queue' else f'--{kind} '}{name}"
             yield Finding("D005", f"The {kind} {name!r} is {paused_row(row)}.{away}", hint)
     if count := overview.count_unresolved():
         text = f"Unresolved jobs: {overview.count_text(count)}. No event of this site shows how they ended."

@@ -266,7 +266,7 @@ def paused(row: dict[str, Any]) -> str:
         return ""
     by = f" by {one_line(row['paused_by'])}" if row["paused_by"] else ""
     why = f": {one_line(row['paused_reason'])}" if row["paused_reason"] else ""
-    until = f" until {shown(row['until'])}" if row.get("until") else ""
+    until = f" until {shown(clock.from_ms(row['paused_until_ms']))}" if row["paused_until_ms"] else ""
     return f"paused since {shown(clock.from_ms(row['paused_ms']))}{until}{by}{why}"
 
 

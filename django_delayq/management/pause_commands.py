@@ -10,7 +10,7 @@ from django_delayq.management.change_commands import actor, print_result
 from django_delayq.management.job_filters import known_queue, moment
 from django_delayq.management.output import print_json, print_table
 from django_delayq.models import Job, Pause
-from django_delayq.producer import queues
+from django_delayq.producer import outbox, queues
 from django_delayq.producer.queues import PauseReply
 from django_delayq.states import State
 from django_delayq.text import one_line
@@ -33,17 +33,17 @@ def pauses(out: TextIO, options: dict[str, Any]) -> int:
     """List what is paused. The JSON document is a list of `queue`, `task` or `name`, with `since`, `by`, `reason`, `until` and
     `unconfirmed`.
     """
-    rows = {(row.word or row.queue): row for row in Pause.objects.order_by("-partition", "pk") if row.paused_at or row.missing}
+    rows = outbox.pauses.of_words()
     found = [
         {
-            **dict([what(row)]),
+            **dict([row.word.split(":", 1)]),
             "since": row.paused_at,
             "by": row.paused_by,
             "reason": row.paused_why,
             "until": row.until,
             "unconfirmed": row.missing.split(),
         }
-        for row in rows.values()
+        for row in rows
     ]
     if options["json"]:
         print_json(out, found)
@@ -51,21 +51,18 @@ def pauses(out: TextIO, options: dict[str, Any]) -> int:
         out.write("Nothing is paused.\n")
     else:
         head = ("paused", "since", "until", "by", "reason", "not confirmed by")
-        lines = [(*what(row), row.paused_at, row.until, row.paused_by, row.paused_why, row.missing) for row in rows.values()]
+        lines = [(*row.word.split(":", 1), row.paused_at, row.until, row.paused_by, row.paused_why, row.missing) for row in rows]
         print_table(out, head, [(f"{kind} {name}", since or "resumed", *rest) for kind, name, since, *rest in lines])
     return 0
 
 
-def what(row: Pause) -> tuple[str, str]:
-    """The kind of a pause (queue, task or name) and what is paused."""
-    kind, _, name = row.word.partition(":")
-    return (kind, name) if kind else ("queue", row.queue)
-
-
 def paused_row(row: Pause) -> str:
-    """When, by whom, why and until when a word was paused."""
+    """When, by whom, why and until when something was paused."""
     at_ms = clock.to_ms(row.paused_at) if row.paused_at else 0
-    return look_commands.paused({"paused_ms": at_ms, "paused_by": row.paused_by, "paused_reason": row.paused_why, "until": row.until})
+    until_ms = outbox.pauses.until_ms(row)
+    return look_commands.paused(
+        {"paused_ms": at_ms, "paused_by": row.paused_by, "paused_reason": row.paused_why, "paused_until_ms": until_ms}
+    )
 
 
 def _change(out: TextIO, options: dict[str, Any], *, paused: bool, **how: Any) -> int:

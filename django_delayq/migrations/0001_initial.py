@@ -264,10 +264,8 @@ class Migration(migrations.Migration):
             name='Pause',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('word', models.CharField(blank=True, default='', max_length=210)),
-                ('digest', models.CharField(blank=True, default='', max_length=64)),
-                ('queue', models.CharField(blank=True, default='', max_length=100)),
-                ('partition', models.PositiveIntegerField(default=0)),
+                ('word', models.CharField(max_length=210)),
+                ('digest', models.CharField(max_length=64, unique=True)),
                 ('paused_at', models.DateTimeField(null=True)),
                 ('paused_by', models.CharField(blank=True, default='', max_length=200)),
                 ('paused_why', models.TextField(blank=True, default='')),
@@ -278,7 +276,6 @@ class Migration(migrations.Migration):
             options={
                 'db_table': 'delayq_pause',
                 'default_permissions': (),
-                'constraints': [models.UniqueConstraint(fields=('digest', 'queue', 'partition'), name='delayq_pause_once')],
             },
         ),
         migrations.CreateModel(

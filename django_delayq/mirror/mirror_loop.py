@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import starmap
-from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -21,7 +20,6 @@ from django_delayq.mirror.ends import CallWithin, JobEndedSender, call_directly,
 from django_delayq.mirror.fold import (
     ENDED_BADLY,
     ENDED_OTHERWISE,
-    OF_QUEUES,
     OF_RUNS,
     Batch,
     RefusedItem,
@@ -30,7 +28,7 @@ from django_delayq.mirror.fold import (
     perhaps_logged,
 )
 from django_delayq.models import Attempt, Event, Job, SetAside, database
-from django_delayq.producer.outbox import pauses, period_keys
+from django_delayq.producer.outbox import period_keys
 from django_delayq.producer.outbox.jobs import committed_runs
 from django_delayq.producer.outbox.rows import JOB_COLUMNS, KNOWN, REQUEUE_ASKED, WHOLE, JobRow, RunRow, clean
 from django_delayq.signing import Signer
@@ -50,7 +48,6 @@ ITEMS: Final = 5000  # a batch ends with the entry that reaches this many items
 IDLE: Final = 0.25  # seconds between looks at an empty stream
 TOKEN_LASTS: Final = 30.0  # seconds; then an idle mirror makes a new token, so that older copies of the database are recognized
 TAKEN: Final = 0.3  # seconds until the next look whether another mirror has folded these entries
-KIND: Final = attrgetter("kind")
 ARRAYS: Final = ("postgresql",)  # databases that take rows as arrays
 PUT_OFF_KEPT: Final = 10  # attempts in a row, of one job
 CHUNK: Final = 500  # rows per statement, and ids per query: SQLite takes 999 variables in its older builds
@@ -230,10 +227,6 @@ class MirrorLoop:
                 mine.update(mirror_tokens=tokens)
             elif way is None:
                 self._write(entries)
-                for entry in entries:
-                    of_queue = not OF_QUEUES.isdisjoint(map(KIND, entry.items))
-                    if of_queue and position(entry.id) > position(checkpoint.last_event):
-                        pauses.fold(self.queue.name, self.partition, entry)  # an old copy repeats events that have passed
             elif not way(entries):
                 return AGAIN
             last = after

@@ -53,17 +53,14 @@ class SetAside(DelayqModel):
 
 
 class Pause(DelayqModel):
-    """The pause of a partition of a queue, or of a task or a concurrency name in all queues. It survives if Redis loses its data.
-    `word` is `task:` or `name:` and the name, or empty for a queue. `paused_at` is NULL if it is not paused, or no longer. `until` is
-    the end of the pause of a word. `pace_ms` is the time between two of the jobs that return after it. `missing` lists the partitions
-    of which Redis has not confirmed the latest change of a word yet. `digest` is of the word, because databases compare text
-    differently.
+    """The pause of a queue, a task or a concurrency name. It survives if Redis loses its data. `word` is `queue:`, `task:` or `name:`
+    and the name. `paused_at` is NULL if it is no longer paused. `until` is its end. `pace_ms` is the time between two of the jobs that
+    return after it. `missing` lists the partitions of which Redis has not confirmed the latest change yet. `digest` is of the word,
+    because databases compare text differently.
     """
 
-    word: models.CharField[str, str] = models.CharField(max_length=210, blank=True, default="")
-    digest: models.CharField[str, str] = models.CharField(max_length=64, blank=True, default="")
-    queue: models.CharField[str, str] = models.CharField(max_length=100, blank=True, default="")
-    partition: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(default=0)
+    word: models.CharField[str, str] = models.CharField(max_length=210)
+    digest: models.CharField[str, str] = models.CharField(max_length=64, unique=True)
     paused_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
     paused_by: models.CharField[str, str] = models.CharField(max_length=200, blank=True, default="")
     paused_why: models.TextField[str, str] = models.TextField(blank=True, default="")
@@ -73,7 +70,6 @@ class Pause(DelayqModel):
 
     class Meta(DelayqModel.Meta):
         db_table = "delayq_pause"
-        constraints = (models.UniqueConstraint(fields=["digest", "queue", "partition"], name="delayq_pause_once"),)
 
 
 class UncheckedKey(DelayqModel):

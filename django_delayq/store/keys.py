@@ -53,7 +53,8 @@ when no worker has known its task; see lua/include/runs.lua.
 | turn | the number of the last holder of a name: the time in µs, or more |
 | surplus | how many more jobs than entries the unread events describe |
 | rolled, restoring | during a restore: its phase, see confirm.lua; when, who, and how far it is |
-| paused, paused_by, paused_why | ms, by whom, why |
+| paused, paused_by, paused_why, paused_until | ms, by whom, why, ms at which it ends |
+| paused_alone | the database does not know of the latest pause or resume |
 | timer, timer_until, backup, backup_until | the idle movers that sleep until the next date, and until when |
 | others_until | until when one of the other idle movers may sleep |
 | asked | "1" when somebody has asked to cancel a job that may have begun in the epoch before; see cancel.lua |

@@ -23,7 +23,7 @@ BESIDES = {
 # Calls of the single publishing path that ask Redis, and their callers; or scripts that are called under the breaker.
 PUBLISHER = {".publish", ".publish_rows", ".bring_back", ".send", ".finish", "answer"}
 # The last five: what acts on a partition is given to `queues._each`, which goes through it under the breaker.
-ASKED_UNDER_IT = {".ask", ".put_in", "_send_rows", "pause", "resume", "purge", "in_one", "empty"}
+ASKED_UNDER_IT = {".ask", ".put_in", "_send_rows", "pause", "resume", "_change", "_change_in_redis", "purge", "in_one", "empty"}
 TRANSACTIONS = ("atomic(", "locked_checkpoint(", "in_time(")
 WRITES = {
     "update",
@@ -102,16 +102,9 @@ UNMARKED = {
         "give_up": "a person asks for it, and asks again",
     },
     "producer/outbox/pauses.py": {
-        "note": "the pause is in Redis already, and unnoted it is what it is without a database",
-        "forget": "the same of a queue that goes on",
-        "fold": "within the transaction of `MirrorLoop._fold_batch`",
         "again": "a lock that changes nothing",
-        "write": "a row that nobody sends is sent by `PauseLoop`; tests/mirror/test_pauses_of_words.py plays that",
-        "confirm": "unconfirmed, it is sent once more, which changes nothing",
-        "lacks": "the next comparison finds it again",
-        "end": "the same",
-        "_row": "the transaction of these",
-        "_note": "within it",
+        "_row": "a row that nobody sends is sent by `PauseLoop`; tests/mirror/test_pauses_of_words.py plays that. Sent again, it "
+        "changes nothing, and the next comparison finds what was not noted",
     },
     "mirror/prune.py": {"_step": "what is left goes ten minutes later", "delete_jobs": "within the transaction of its callers"},
     "mirror/relay.py": {"_note": "within the turn of `_answered`"},

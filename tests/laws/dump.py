@@ -23,6 +23,7 @@ BOOKKEEPING: Final = (
     "paused",
     "paused_by",
     "paused_why",
+    "paused_until",
     "alive",
     "guard_from",
     "guard_until",

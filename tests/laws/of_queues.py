@@ -141,13 +141,17 @@ def _words(dump: Dump, id: str) -> list[str]:
 
 @law(Sees.CHANGES | Sees.SCRIPT)
 def no_paused_job_is_claimed(history: History) -> Findings:
-    """No run begins while a word of its job is paused."""
+    """No run begins while its queue, or a word of its job, is paused."""
     for look in history.looks:
         before = look.before or Dump()
         for entry in look.entries:
             ends = {word: float(value) for word, value in before.pauses.items() if value[0] != "r"}
             paused = {word for word, end in ends.items() if end == 0 or end > entry.at_ms}
+            end = float(before.meta.get("paused_until", "0"))
+            whole = "paused" in before.meta and (end == 0 or end > entry.at_ms)
             for item in (item for item in entry.items if item.kind == "claimed"):
+                if whole:
+                    yield item.fields[0], "was claimed while its queue was paused"
                 if found := paused.intersection(_words(before, item.fields[0])):
                     yield item.fields[0], f"was claimed while {found} was paused"
 

@@ -310,6 +310,15 @@ def test_a_job_that_is_held_wrongly_is_noticed(change: Callable[[Dump], object],
     assert sentence in broken(dump)
 
 
+@pytest.mark.parametrize(("until", "noticed"), [("", True), ("1", True), ("-1", False)])
+def test_a_claim_from_a_paused_queue_is_noticed(until: str, noticed: bool) -> None:
+    before, after = good(), good()
+    before.meta = {"paused": "5", **({"paused_until": until} if until else {})}
+    look = Look(before=before, after=after, entries=entry(("claimed", "w", "1", "0", "n1")), script="claim")
+    breaches = judge(History(sees=Sees.CHANGES | Sees.SCRIPT, looks=[look]))
+    assert ("no paused job is claimed" in {breach.law for breach in breaches}) == noticed
+
+
 @pytest.mark.parametrize(("value", "noticed"), [("0", True), ("1", True), ("r0", False), ("-1", False)])
 def test_a_claim_of_a_paused_job_is_noticed(value: str, noticed: bool) -> None:
     before, after = good(), good()

@@ -26,8 +26,8 @@ def test_a_queue_is_listed_with_the_others(run, orders):
     run("pause", "orders")
     run("pause", "--name", "partner:7")
     assert [*map(sorted, run("pauses", "--json").json)] == [
-        ["by", "queue", "reason", "since", "unconfirmed", "until"],
         ["by", "name", "reason", "since", "unconfirmed", "until"],
+        ["by", "queue", "reason", "since", "unconfirmed", "until"],
     ]
 
 

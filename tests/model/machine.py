@@ -21,7 +21,7 @@ from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.connection.link import Link
 from django_delayq.store.keys import NAMES, tag
 from django_delayq.store.scripts.events import FIRST, EventLog
-from django_delayq.store.scripts.limits import LimitChange
+from django_delayq.store.scripts.limits import LimitChange, LimitStore
 from django_delayq.store.scripts.queue import Claim, Outcome, QueueStore
 from django_delayq.store.scripts.record import Changed, ClaimedJob, JobRecord, ScheduleItem
 from django_delayq.store.scripts.recovery import EpochStore
@@ -128,7 +128,7 @@ class QueueMachine(RuleBasedStateMachine):
     def call(self, name: str, *args: Any, **options: Any) -> Any:
         """The same call to both sides; everything is compared."""
         self.sent = [*self.sent[-20:], (name, args, options)]
-        side = next(side for side in (self.store, self.epoch) if hasattr(side, name))
+        side = next(side for side in (self.store, self.epoch, LimitStore(self.store)) if hasattr(side, name))
         found: Any = Restoring
         try:
             answer = getattr(side, name)(*args, now_ms=self.now, **options)
@@ -574,9 +574,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     # Rules: what concerns the whole queue
 
-    @rule(worker=workers, again=st.booleans(), long=st.sampled_from([False, False, False, False, True]))
-    def the_queue_is_paused(self, worker: str, again: bool, long: bool) -> None:
-        self.call("pause", actor="clerk", reason="bank holiday")
+    @rule(worker=workers, again=st.booleans(), long=st.sampled_from([False, False, False, False, True]), until=delays)
+    def the_queue_is_paused(self, worker: str, again: bool, long: bool, until: int) -> None:
+        self.call("pause", actor="clerk", reason="bank holiday", until_ms=until and self.now + until)
         self.claim(worker, 3, self.claimed[worker][0] if again and worker in self.claimed else "")
         if not long:
             self.call("resume", actor="boss")

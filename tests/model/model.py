@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
@@ -146,11 +146,11 @@ class Model(Epochs):
         self.run = self.server
         last = self.claims.get(worker)
         if epoch not in ("", self.epoch):
-            return self._answer([], paused=bool(self.paused))
+            return self._answer([], paused=self.is_paused)
         if last and last.nonce == nonce:
             held = [(self.jobs[id], due) for id, due in last.jobs if id in self.jobs]
-            return self._answer([(job, due) for job, due in held if job.fence == nonce], paused=bool(self.paused))
-        if self.paused:
+            return self._answer([(job, due) for job, due in held if job.fence == nonce], paused=self.is_paused)
+        if self.is_paused:
             return self._answer([], paused=True)
         if self._waits_to_be_confirmed(wary):
             return self._answer([], more=True)
@@ -168,7 +168,7 @@ class Model(Epochs):
                 if not job.fence:
                     self._event("snoozed", job.id, job.attempt, job.crashes, "-", date)
                 self._back(job, date, attempt=job.attempt - 1, evictions=job.evictions, unknown=job.unknown)
-        self._open(want - len(ended))
+        returned = self._open(want - len(ended))
         handled, held, rank = len(ended), 0, 0
         while rank < len(BANDS) and (room := min(want, MOST - held) - handled) > 0:
             before = held
@@ -185,7 +185,8 @@ class Model(Epochs):
         self._call_waiters()
         if taken:
             self.claims[worker] = LastClaim(nonce, self.now, tuple((job.id, due) for job, due in taken))
-        return self._answer(taken, more=bool(self._due()) or any(at <= self.now for at in self.opens.values()))
+        more = bool(self._due()) or any(at <= self.now for at in self.opens.values())
+        return self._answer(taken, more=more, returned=returned)
 
     def _hold(self, job: Job) -> bool:
         """Whether a pause holds the due job from now on."""
@@ -195,8 +196,9 @@ class Model(Epochs):
             job.held = word
         return bool(word)
 
-    def _open(self, most: int) -> None:
-        """Puts jobs back that were held, with their dates."""
+    def _open(self, most: int) -> set[str]:
+        """Puts jobs back that were held, with their dates. Returns their ids."""
+        returned = set[str]()
         opens = sorted((at, word) for word, at in self.opens.items() if at <= self.now)[:most]
         for at, word in opens:
             if self.in_force(word):  # the clock was put back
@@ -208,12 +210,14 @@ class Model(Epochs):
                 back = self.held(word)[:count]
                 for job in back:
                     job.held = ""
+                    returned.add(job.id)
                 most -= len(back)
                 if len(back) < count:
                     del self.pauses[word], self.opens[word]
                 else:
                     self.pauses[word] = f"r{pace}"
                     self.opens[word] = start + count * pace if pace else self.now
+        return returned
 
     def limit(self, changes: Sequence[LimitChange], *, actor: str = "", now_ms: int) -> list[bool]:
         self._begin(now_ms)
@@ -269,7 +273,9 @@ class Model(Epochs):
             self._finish(job, displaced=True)
             self._event("expired", job.id)
 
-    def _answer(self, taken: Sequence[tuple[Job, int]], *, more: bool = False, paused: bool = False) -> Claim:
+    def _answer(
+        self, taken: Sequence[tuple[Job, int]], *, more: bool = False, paused: bool = False, returned: Set[str] = frozenset()
+    ) -> Claim:
         jobs = [
             ClaimedJob(
                 id=job.id,
@@ -284,6 +290,7 @@ class Model(Epochs):
                 unknown_ms=max(0, self.now - job.unknown) if job.unknown else 0,
                 asks=job.asks,
                 turn=job.turn,
+                held=job.id in returned,
             )
             for job, due in taken
         ]
@@ -551,11 +558,18 @@ class Model(Epochs):
         self._event("requeued", id, due, body=fresh.body)
         return Change.DONE, job
 
-    def pause(self, *, actor: str = "", reason: str = "", now_ms: int) -> bool:
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing may be claimed."""
+        until = int(self.paused.get("paused_until", 0))
+        return bool(self.paused) and (until == 0 or until > self.now)
+
+    def pause(self, *, actor: str = "", reason: str = "", until_ms: int = 0, now_ms: int) -> bool:
         self._begin(now_ms)
-        if self.paused:
+        until = {"paused_until": str(until_ms)} if until_ms else {}
+        if self.paused and self.paused.get("paused_until", "0") == str(until_ms):
             return False
-        self.paused = {"paused": str(now_ms), "paused_by": actor, "paused_why": reason}
+        self.paused = {"paused": str(now_ms), "paused_by": actor, "paused_why": reason, **until}
         self._event("paused")
         return True
 

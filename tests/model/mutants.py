@@ -261,6 +261,16 @@ ALL = [
         drill=False,
     ),
     Mutant(
+        "the pause of a queue ends for nobody",
+        "store/lua/claim.lua",
+        "if paused_until and paused_until <= now then",
+        "if false then",
+        "lua",
+        bug="a queue stayed paused after the end of its pause",
+        test="tests/store/test_claim.py::test_a_pause_ends_at_its_date_and_a_worker_is_told_to_come_then",
+        drill=False,
+    ),
+    Mutant(
         "a takeover runs a paused job",
         "store/lua/claim.lua",
         "elseif date then",

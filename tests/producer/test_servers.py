@@ -18,8 +18,8 @@ from django_delayq.locks.lock import process_leases
 from django_delayq.management import queue_findings
 from django_delayq.management.left_partitions import serving_what_is_left
 from django_delayq.mirror.mirror_loop import MirrorLoop
+from django_delayq.mirror.pause_loop import PauseLoop
 from django_delayq.mirror.restore import RestoreLoop
-from django_delayq.mirror.word_pauses import PauseLoop
 from django_delayq.models import Job
 from django_delayq.producer import acts, breaker, queues
 from django_delayq.producer.stores import stores

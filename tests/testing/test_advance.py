@@ -60,6 +60,15 @@ def test_a_held_job_is_scheduled_with_its_date_and_runs_when_its_pause_ends(dela
     assert [ran.args for ran in delayq.advance("1h")] == [[7]]
 
 
+def test_jobs_of_a_paused_queue_run_when_the_pause_ends(delayq):
+    schedule(settle_cart, 7, delay="10m")
+    schedule(greet, "Ada", delay="30m")
+    assert django_delayq.pause("orders", until=delayq.now + timedelta(minutes=20))
+    assert delayq.advance("15m") == []
+    assert [ran.args for ran in delayq.advance("10m")] == [[7]]
+    assert [ran.args for ran in delayq.advance("10m")] == [["Ada"]]
+
+
 def test_jobs_run_in_the_order_of_their_dates_over_all_queues(delayq):
     schedule(settle_cart, 2, delay="20m")
     schedule(greet, "Ada", delay="10m")

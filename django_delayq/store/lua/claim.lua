@@ -39,6 +39,10 @@ local RESPITE = 5000 -- ms; the time for a consumer to settle another's lost lea
 local values = redis.call('HMGET', k_meta, 'paused', 'timer', 'timer_until', 'backup', 'backup_until', 'others_until', 'moved_to',
   'moved_at', 'restoring', 'run', 'asked', 'alive', 'guard_from', 'guard_until', 'guard_since', 'guard_next')
 local paused, asked = values[1], values[11]
+local paused_until = paused and tonumber(redis.call('HGET', k_meta, 'paused_until') or '')
+if paused_until and paused_until <= now then
+  paused = nil
+end
 present()
 local here = server()
 if not generation or not string.find(generation, '^%w+$') or #generation > 64 then -- none, or an invalid one
@@ -132,7 +136,7 @@ local function nothing(wait, more)
 end
 
 if paused then
-  return nothing(SAFETY, '0')
+  return nothing(math.min(SAFETY, (paused_until or math.huge) - now), '0')
 end
 if is_behind(surplus, 2 * limit) then
   return nothing(SAFETY, '0')

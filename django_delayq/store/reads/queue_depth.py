@@ -21,6 +21,7 @@ from django_delayq.store.scripts import decode
 from django_delayq.store.scripts.queue import TAG
 from django_delayq.store.scripts.record import BANDS
 
+PAUSE = ("paused", "paused_by", "paused_why", "paused_until")  # fields of meta
 MOST_BESIDE = 399  # items of an entry besides the first, as in lua/include/untold.lua
 
 
@@ -43,6 +44,7 @@ class QueueDepth:
     paused_ms: int
     paused_by: str
     paused_reason: str
+    paused_until_ms: int
     events: int
     untold: int
     blocked: int
@@ -73,7 +75,7 @@ def depth_commands(keys: Keys, now_ms: int) -> list[tuple[Any, ...]]:
         ("ZCARD", keys["failed"]),
         ("XLEN", keys["events"]),
         ("XRANGE", keys["events"], "-", "+", "COUNT", 1),
-        ("HMGET", keys["meta"], "paused", "paused_by", "paused_why", "generation", "restoring", "surplus", "alive", "site"),
+        ("HMGET", keys["meta"], *PAUSE, "generation", "restoring", "surplus", "alive", "site"),
     ]
 
 
@@ -82,7 +84,10 @@ def depth_of(queue: str, now_ms: int, replies: Sequence[Any]) -> QueueDepth:
     dates = [decode.moment_ms(first[1]) for first in replies[6:10] if first]
     blocked, held, running, runs, asks, failed, events, oldest, meta = replies[10:]  # oldest: [[id, [b"at", ms, …]]]
     first = min(dates, default=0)
-    paused, by, why, generation, restoring, surplus, alive, _ = ((value or b"").decode("utf-8", "replace") for value in meta)
+    paused, by, why, until, generation, restoring, surplus, alive, _ = ((value or b"").decode("utf-8", "replace") for value in meta)
+    until_ms = decode.moment_ms(until)
+    if until and until_ms <= now_ms:  # the pause has ended
+        paused, by, why, until_ms = "", "", "", 0
     return QueueDepth(
         queue=queue,
         scheduled=sum(replies[0:3]) + blocked + held,
@@ -97,6 +102,7 @@ def depth_of(queue: str, now_ms: int, replies: Sequence[Any]) -> QueueDepth:
         paused_ms=decode.moment_ms(paused) or int(bool(paused)),
         paused_by=by,
         paused_reason=why,
+        paused_until_ms=until_ms,
         events=events,
         untold=events + min(decode.number(surplus), events * MOST_BESIDE),
         events_late_ms=max(0, now_ms - decode.moment_ms(oldest[0][1][1])) if oldest else 0,
@@ -123,6 +129,7 @@ def summed(parts: Sequence[QueueDepth]) -> QueueDepth:
         paused_ms=max(part.paused_ms for part in parts) if paused else 0,
         paused_by=parts[0].paused_by if paused else "",
         paused_reason=parts[0].paused_reason if paused else "",
+        paused_until_ms=parts[0].paused_until_ms if paused else 0,
         restoring=next((part.restoring for part in parts if part.restoring), ""),
     )
 

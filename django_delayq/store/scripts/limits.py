@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from django_delayq.job_meta import in_payload
 from django_delayq.store.scripts import decode, loader
 from django_delayq.store.scripts.queue import MOST, QueueStore, bounded
 from django_delayq.store.scripts.replicas import Replicas
+
+RESTORE: Final = "restore"  # the actor of a pause that waits for a restore by hand, see pause.lua
 
 
 class LimitChange(NamedTuple):
@@ -22,10 +24,20 @@ class LimitChange(NamedTuple):
 
 
 class WordPause(NamedTuple):
-    """The pause of a word. `until_ms`: its end (0: none). `resumed`: jobs are claimed again, and those that it held return."""
+    """The pause of a word. `until_ms`: its end (0: none). `resumed`: jobs are claimed again, and those that it held return. Only of a
+    queue: by whom and why it is paused; `alone`: the database does not know of this state.
+    """
 
     until_ms: int
     resumed: bool
+    by: str = ""
+    why: str = ""
+    alone: bool = False
+
+
+def queue_word(queue: str) -> str:
+    """The word of all jobs of a queue."""
+    return f"queue:{queue}"
 
 
 class LimitStore:
@@ -55,7 +67,7 @@ class LimitStore:
     def running(self, word: str = "") -> int:
         """The number of running jobs, or of those with a word. It reads the records of all running jobs if the word is a task."""
         kind, _, text = word.partition(":")
-        if not word:
+        if kind in ("", "queue"):
             return int(self._link.execute("ZCARD", self._keys["leases"]))
         if kind == "name":
             raw = text.encode()
@@ -67,18 +79,26 @@ class LimitStore:
         return found
 
     def paused(self) -> dict[str, WordPause]:
-        """The words that are paused, or whose held jobs have not all returned."""
-        flat = self._link.execute("HGETALL", self._keys["pauses"])
+        """The words that are paused, or whose held jobs have not all returned; the queue, if it is paused or `alone` is set. A pause
+        that waits for a restore by hand is not included.
+        """
+        meta = self._keys["meta"]
+        fields = ("paused", "paused_by", "paused_why", "paused_until", "paused_alone")
+        flat, values, time = self._link.execute_many([("HGETALL", self._keys["pauses"]), ("HMGET", meta, *fields), ("TIME",)])
         pairs = zip(flat[::2], flat[1::2], strict=True)
-        return {decode.text(word): WordPause(decode.moment_ms(value), value[:1] == b"r") for word, value in pairs}
+        found = {decode.text(word): WordPause(decode.moment_ms(value), value[:1] == b"r") for word, value in pairs}
+        at, by, why, until, alone = (decode.text(value or b"") for value in values)
+        until_ms = decode.moment_ms(until) if until else 0
+        pauses = bool(at) and by != RESTORE and not 0 < until_ms <= decode.time_ms(time)
+        if pauses or (alone and by != RESTORE):
+            found[queue_word(self.store.queue)] = WordPause(until_ms if pauses else 0, not pauses, by, why, bool(alone))
+        return found
 
     def allows(self, record: bytes) -> bool:
         """Whether neither the queue nor a word of this record is paused."""
-        if self._link.execute("HEXISTS", self._keys["meta"], "paused"):
-            return False
         paused, name = self.paused(), in_payload(record.split(b"\n", 2)[1])
         task = record.split(b"\n")[0].split(b" ")[1:2]
-        words = [f"task:{decode.text(one)}" for one in task] + ([f"name:{name.text}"] if name else [])
+        words = [queue_word(self.store.queue), *(f"task:{decode.text(one)}" for one in task)] + ([f"name:{name.text}"] if name else [])
         now_ms = decode.time_ms(self._link.execute("TIME"))
         held = (paused[word] for word in words if word in paused)
         return not any(not one.resumed and (one.until_ms == 0 or one.until_ms > now_ms) for one in held)

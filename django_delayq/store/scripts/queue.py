@@ -182,13 +182,7 @@ class QueueStore:
         return raw if self.signer is None else self.signer.sign(raw, queue=self.queue, id=ids.short(record.id))
 
     def schedule(
-        self,
-        items: Sequence[ScheduleItem],
-        *,
-        actor: str = "",
-        reason: str = "",
-        max_events: int = 0,
-        now_ms: int | None = None,
+        self, items: Sequence[ScheduleItem], *, actor: str = "", reason: str = "", max_events: int = 0, now_ms: int | None = None
     ) -> list[ScheduleReply]:
         """Nothing -> scheduled. Returns one reply per item, in order. `max_events` above 0: refuses (StoreError "EVENTSFULL") while
         the mirror is that many jobs behind.
@@ -492,17 +486,32 @@ class QueueStore:
             calls.append((*head, *date, ids.short(job), given, vouch, name, ends.get(job, "")))
         return self.run_each("requeue", calls, _requeued)
 
-    def pause(self, *, actor: str = "", reason: str = "", on_way_back: bool = False, now_ms: int | None = None) -> bool:
-        """No job is claimed until `resume`; running jobs continue. Returns False if the queue was paused already. With `on_way_back`,
-        also returns False if no restore is under way.
+    def pause(
+        self,
+        *,
+        actor: str = "",
+        reason: str = "",
+        until_ms: int = 0,
+        alone: bool = False,
+        on_way_back: bool = False,
+        replicas: Replicas | None = None,
+        now_ms: int | None = None,
+    ) -> bool:
+        """No job is claimed until `resume`, or until that date; running jobs continue. Returns False if the queue was paused already.
+        `alone`: the database does not know of it. With `on_way_back`, also returns False if no restore is under way.
         """
-        site.admit(self.link, self.keys)
-        return bool(self.run("pause", now_ms, actor, reason, "1", "1" if on_way_back else ""))
+        ends = ("1" if on_way_back else "", until_ms, "1" if alone else "")
+        return self._pause((*loader.head(now_ms, actor, reason), "1", *ends), replicas)
 
-    def resume(self, *, actor: str = "", reason: str = "", now_ms: int | None = None) -> bool:
-        """Jobs are claimed again. Returns False if the queue was not paused."""
-        site.admit(self.link, self.keys)
-        return bool(self.run("pause", now_ms, actor, reason, "0"))
+    def resume(
+        self, *, actor: str = "", reason: str = "", alone: bool = False, replicas: Replicas | None = None, now_ms: int | None = None
+    ) -> bool:
+        """Jobs are claimed again. Returns False if the queue was not paused. `alone`: the database does not know of it."""
+        return self._pause((*loader.head(now_ms, actor, reason), "0", "", 0, "1" if alone else ""), replicas)
+
+    def _pause(self, call: tuple[Any, ...], replicas: Replicas | None) -> bool:
+        [changed] = self.run_each("pause", [call], lambda replies: bool(loader.value(replies[0])), replicas)
+        return loader.value(changed)
 
     def purge(self, *, limit: int = MOST, actor: str = "", reason: str = "", now_ms: int | None = None) -> tuple[int, int]:
         """Cancels scheduled jobs, at most `limit` (up to 200). Returns the number of cancelled jobs, and the number that is left."""

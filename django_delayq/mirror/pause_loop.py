@@ -1,11 +1,14 @@
-"""The loop that keeps the pauses of words in Redis equal to their rows."""
+"""The loop that keeps the pauses in Redis equal to their rows."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 from django_delayq import clock
+from django_delayq.exceptions import StoreUnavailable
 from django_delayq.models import database
 from django_delayq.producer import queues
 from django_delayq.producer.outbox import pauses
@@ -21,8 +24,9 @@ OVER: Final = timedelta(minutes=1)  # the clocks of Redis and the database may d
 
 class PauseLoop:
     """1. Every second, it sends the changes that partitions have not confirmed. The process that made a change may have died, or could
-    not reach a partition. 2. Every minute, it compares the pauses of all partitions with the rows, because a late command of a frozen
-    process may have undone a change. It also deletes the rows of pauses that have ended at their dates.
+    not reach a partition. 2. Every minute, it compares the pauses of all partitions with the rows. A late command of a frozen process
+    may have undone a change, and a queue may have been paused or resumed while the database was away. It also ends the pauses whose
+    dates have passed.
     """
 
     def __init__(self) -> None:
@@ -44,25 +48,36 @@ class PauseLoop:
 
     def _compare(self) -> None:
         parts, found = queues.partitions(), dict[str, dict[str, WordPause]]()
-
-        def read(label: str) -> dict[str, WordPause]:
-            store: QueueStore = parts[label]
-            with stores.guarded(store.queue, store.partition):
-                return LimitStore(store).paused()
-
-        for label, answer in FanOut[str]().each(parts, lambda label: parts[label].link, read):
+        for label, answer in FanOut[str]().each(parts, lambda label: parts[label].link, lambda label: _read(parts[label])):
             if isinstance(answer, dict):
                 found[label] = answer
+        for label, words in found.items():
+            for word in [word for word, state in words.items() if state.alone]:
+                pauses.adopt(word, label, partial(_read_word, parts[label], word), queues.partitions(word))
+                del words[word]
         there = {row.word: row for row in pauses.of_words()}
         over = database.now() - OVER
-        for word in {*there, *(word for held in found.values() for word in held)}:
-            paused = {label: held[word].until_ms for label, held in found.items() if word in held and not held[word].resumed}
+        for word in {*there, *(word for words in found.values() for word in words)}:
+            mine = queues.partitions(word)
+            held = {label: found[label] for label in mine if label in found}
+            paused = {label: words[word].until_ms for label, words in held.items() if word in words and not words[word].resumed}
             row = there.get(word)
             if row is None or row.paused_at is None:
                 if paused:
                     pauses.lacks(word, paused, holds=lambda row: row.paused_at is None)
             elif row.until is not None and row.until < over:
-                if not paused and len(found) == len(parts):
-                    pauses.end(word, row.until)
-            elif lacking := {label for label in found if paused.get(label) != (clock.to_ms(row.until) if row.until else 0)}:
+                if not paused and len(held) == len(mine):
+                    pauses.end(word, row.until, mine)
+            elif lacking := {label for label in held if paused.get(label) != pauses.until_ms(row)}:
                 pauses.lacks(word, lacking, holds=lambda row: row.paused_at is not None)
+
+
+def _read(store: QueueStore) -> dict[str, WordPause]:
+    with stores.guarded(store.queue, store.partition):
+        return LimitStore(store).paused()
+
+
+def _read_word(store: QueueStore, word: str) -> WordPause | None:
+    with suppress(StoreUnavailable):
+        return _read(store).get(word)
+    return None
