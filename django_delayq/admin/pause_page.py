@@ -16,6 +16,7 @@ from django_delayq.console.moments import parse_start
 from django_delayq.exceptions import DelayqError
 from django_delayq.models import Pause, Queue, database
 from django_delayq.producer import queues
+from django_delayq.producer.outbox.pauses import RATE
 from django_delayq.text import visible
 
 KINDS: Final = (("task", _("Task")), ("name", _("Concurrency name")))
@@ -47,7 +48,7 @@ class ResumeForm(ReasonForm):
 def rows(*, names: bool) -> list[dict[str, Any]]:
     """The pauses, oldest first. `names`: the user may see concurrency names, because most of them name customers."""
     found: dict[str, dict[str, Any]] = {}
-    for row in Pause.objects.order_by("-partition", "pk"):
+    for row in Pause.objects.exclude(word__startswith=RATE).order_by("-partition", "pk"):
         if row.paused_at is None and not row.missing:
             continue
         kind, _colon, name = row.word.partition(":")

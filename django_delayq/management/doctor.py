@@ -113,7 +113,7 @@ def _row_findings() -> Iterator[Finding]:
             f"To list the events, run manage.py delayq set-aside --queue {queue}. After you have fixed the cause, add --retry.",
         )
     for row in pauses.of_words():
-        if row.paused_at:
+        if row.paused_at and not row.word.startswith(pauses.RATE):
             kind, _, name = row.word.partition(":")
             away = f" Not confirmed by: {', '.join(row.missing.split())}." if row.missing else ""
             hint = f"To resume it, run manage.py delayq resume --{kind} {name}"

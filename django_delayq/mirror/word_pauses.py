@@ -1,14 +1,16 @@
-"""The loop that keeps the pauses of words in Redis equal to their rows."""
+"""The loop that keeps the pauses of words, and the rates that people have set, in Redis equal to their rows."""
 
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 from django_delayq import clock
-from django_delayq.models import database
+from django_delayq.models import Pause, database
 from django_delayq.producer import queues
 from django_delayq.producer.outbox import pauses
+from django_delayq.producer.outbox.pauses import RATE
 from django_delayq.producer.stores import stores
 from django_delayq.store.connection.link import FanOut
 from django_delayq.store.scripts.limits import LimitStore, WordPause
@@ -21,8 +23,8 @@ OVER: Final = timedelta(minutes=1)  # the clocks of Redis and the database may d
 
 class PauseLoop:
     """1. Every second, it sends the changes that partitions have not confirmed. The process that made a change may have died, or could
-    not reach a partition. 2. Every minute, it compares the pauses of all partitions with the rows, because a late command of a frozen
-    process may have undone a change. It also deletes the rows of pauses that have ended at their dates.
+    not reach a partition. 2. Every minute, it compares the pauses and rates of all partitions with the rows, because a late command
+    of a frozen process may have undone a change. It also deletes the rows of pauses that have ended at their dates.
     """
 
     def __init__(self) -> None:
@@ -43,17 +45,20 @@ class PauseLoop:
         return IDLE
 
     def _compare(self) -> None:
-        parts, found = queues.partitions(), dict[str, dict[str, WordPause]]()
+        parts, found, rates = queues.partitions(), dict[str, dict[str, WordPause]](), dict[str, dict[str, str]]()
 
-        def read(label: str) -> dict[str, WordPause]:
+        def read(label: str) -> tuple[dict[str, WordPause], dict[str, str]]:
             store: QueueStore = parts[label]
             with stores.guarded(store.queue, store.partition):
-                return LimitStore(store).paused()
+                limits = LimitStore(store)
+                return limits.paused(), limits.rates()
 
         for label, answer in FanOut[str]().each(parts, lambda label: parts[label].link, read):
-            if isinstance(answer, dict):
-                found[label] = answer
-        there = {row.word: row for row in pauses.of_words()}
+            if isinstance(answer, tuple):
+                found[label], rates[label] = answer
+        rows = {row.word: row for row in pauses.of_words()}
+        self._compare_rates({word.removeprefix(RATE): row.rate for word, row in rows.items() if word.startswith(RATE)}, rates)
+        there = {word: row for word, row in rows.items() if not word.startswith(RATE)}
         over = database.now() - OVER
         for word in {*there, *(word for held in found.values() for word in held)}:
             paused = {label: held[word].until_ms for label, held in found.items() if word in held and not held[word].resumed}
@@ -66,3 +71,13 @@ class PauseLoop:
                     pauses.end(word, row.until)
             elif lacking := {label for label in found if paused.get(label) != (clock.to_ms(row.until) if row.until else 0)}:
                 pauses.lacks(word, lacking, holds=lambda row: row.paused_at is not None)
+
+    def _compare_rates(self, set_by_people: dict[str, str], found: dict[str, dict[str, str]]) -> None:
+        for name in {*set_by_people, *(name for rates in found.values() for name in rates)}:
+            rate = set_by_people.get(name, "")
+            if lacking := [label for label, rates in found.items() if rates.get(name, "") != rate]:
+                pauses.lacks(f"{RATE}{name}", lacking, holds=partial(_has_rate, rate))
+
+
+def _has_rate(rate: str, row: Pause) -> bool:
+    return row.rate == rate

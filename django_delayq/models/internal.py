@@ -53,9 +53,10 @@ class SetAside(DelayqModel):
 
 
 class Pause(DelayqModel):
-    """The pause of a partition of a queue, or of a task or a concurrency name in all queues. It survives if Redis loses its data.
-    `word` is `task:` or `name:` and the name, or empty for a queue. `paused_at` is NULL if it is not paused, or no longer. `until` is
-    the end of the pause of a word. `pace_ms` is the time between two of the jobs that return after it. `missing` lists the partitions
+    """The pause of a partition of a queue, or of a task or a concurrency name in all queues; or a rate that a person has set. It
+    survives if Redis loses its data. `word` is `task:`, `name:` or `rate:` and the name, or empty for a queue. `paused_at` is NULL if
+    it is not paused, or no longer; of a rate, since when it is set. `rate` is its pace, as limits.lua has it. `until` is the end of
+    the pause of a word. `pace_ms` is the time between two of the jobs that return after it. `missing` lists the partitions
     of which Redis has not confirmed the latest change of a word yet. `digest` is of the word, because databases compare text
     differently.
     """
@@ -69,6 +70,7 @@ class Pause(DelayqModel):
     paused_why: models.TextField[str, str] = models.TextField(blank=True, default="")
     until: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
     pace_ms: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(default=0)
+    rate: models.CharField[str, str] = models.CharField(max_length=40, blank=True, default="")
     missing: models.TextField[str, str] = models.TextField(blank=True, default="")
 
     class Meta(DelayqModel.Meta):

@@ -1,5 +1,5 @@
 """Pauses in the database: a queue that a person has paused stays paused when Redis loses its contents. The pause of a word (a task or
-a concurrency name, see words.lua) is committed here first, and then sent to all partitions.
+a concurrency name, see words.lua) is committed here first, and then sent to all partitions. So is a rate that a person sets.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from django_delayq.store.scripts.queue import MOST, QueueStore
 if TYPE_CHECKING:
     from django_delayq.store.scripts.events import Entry
 
+RATE: Final = "rate:"  # before the name of a rate
+RATE_SET: Final = "rate_set"  # the kind of its event; its rate is "" if it was reset
 RESTORE: Final = "restore"  # the actor of a pause that waits for a manual restore: it is not a pause of its own
 logger = Logger("django_delayq.restore")
 
@@ -92,17 +94,30 @@ def again(store: QueueStore) -> None:
 
 
 def write(
-    word: str, *, paused: bool, parts: Iterable[str], until: datetime | None = None, pace_ms: int = 0, actor: str = "", reason: str = ""
+    word: str,
+    *,
+    paused: bool,
+    parts: Iterable[str],
+    until: datetime | None = None,
+    pace_ms: int = 0,
+    rate: str = "",
+    actor: str = "",
+    reason: str = "",
 ) -> bool:
-    """Pauses a word, or ends its pause, in the database. `parts`: the labels of all partitions, which must confirm it. Returns whether
-    this changes something.
+    """Pauses a word, or ends its pause, in the database; or sets a rate, or ends that. `parts`: the labels of all partitions, which
+    must confirm it. Returns whether this changes something.
     """
     with _row(word) as row:
-        changed = (row.paused_at is not None, row.until) != (paused, until) if paused else row.paused_at is not None
+        before = row.paused_at is not None, row.until, row.rate
+        changed = before != (paused, until, rate) if paused else row.paused_at is not None
         if changed:
             row.paused_at, row.until = (database.now(), until) if paused else (None, None)
             row.paused_by, row.paused_why = rows.clean(actor, 200), rows.clean(reason)
-            _note(word, EventKind.PAUSED if paused else EventKind.RESUMED, actor, reason, until=until)
+            row.rate = rate
+            if word.startswith(RATE):
+                _note(word, RATE_SET, actor, reason, rate=rate)
+            else:
+                _note(word, EventKind.PAUSED if paused else EventKind.RESUMED, actor, reason, until=until)
         row.pace_ms, row.missing = pace_ms, "\n".join(parts)
         row.save()
     return changed
@@ -158,6 +173,8 @@ def has_jobs(task: str) -> bool:
 
 def change_of(row: Pause) -> LimitChange:
     """The state of a word as Redis gets it."""
+    if row.word.startswith(RATE):
+        return LimitChange("rate", row.word.removeprefix(RATE), row.rate)
     if row.paused_at is None:
         return LimitChange("resume", row.word, row.pace_ms)
     return LimitChange("pause", row.word, clock.to_ms(row.until) if row.until else 0)
@@ -169,8 +186,13 @@ def of_word(word: str) -> Pause | None:
 
 
 def of_words() -> list[Pause]:
-    """The words that are paused, or whose resume is not confirmed yet, in order."""
+    """The words that are paused, and the rates that are set, in order; also those whose end is not confirmed yet."""
     return list(Pause.objects.exclude(word="").order_by("word"))
+
+
+def of_rates() -> list[Pause]:
+    """The rates that a person has set, in the order of their names."""
+    return [row for row in of_words() if row.word.startswith(RATE)]
 
 
 @contextmanager
@@ -193,8 +215,8 @@ def _locked(found: Any) -> list[Pause]:
     return list(found.order_by("pk"))
 
 
-def _note(word: str, kind: EventKind, actor: str, reason: str, until: datetime | None = None) -> None:
-    detail: Any = {"word": word, **({"until": until.isoformat()} if until else {})}
+def _note(word: str, kind: str, actor: str, reason: str, until: datetime | None = None, rate: str | None = None) -> None:
+    detail: Any = {"word": word, **({"until": until.isoformat()} if until else {}), **({} if rate is None else {"rate": rate})}
     Event.objects.create(
         queue="",
         at=database.ago(),
