@@ -25,7 +25,7 @@ PERIODS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _RATE: Final = re.compile(r"([1-9]\d{0,5})/([smhd])")
 
 
-class Pace(NamedTuple):
+class Quota(NamedTuple):
     """`tokens` come in `per_ms`, one after the other. `burst`: the most that can be there at once."""
 
     tokens: int
@@ -33,7 +33,7 @@ class Pace(NamedTuple):
     burst: int
 
     @classmethod
-    def read(cls, text: object, burst: object = None) -> Pace | None:
+    def read(cls, text: object, burst: object = None) -> Quota | None:
         """A rate such as "100/m". Without a burst, as many tokens as come in 100 ms, but at least one. None if it is not valid."""
         found = _RATE.fullmatch(text) if isinstance(text, str) else None
         if found is None or not (burst is None or (type(burst) is int and 1 <= burst <= MOST_TOKENS)):
@@ -59,7 +59,7 @@ class Rate(NamedTuple):
     """The rate of a job: its name, and the pace that its task declares for it."""
 
     text: str
-    pace: Pace
+    pace: Quota
 
 
 class SharedName(NamedTuple):
@@ -98,7 +98,7 @@ def in_meta(meta: Mapping[str, Any] | None) -> SharedName | None:
             return SharedName(text, most)
         case [str() as text, int() as most, [str() as rate, *numbers]] if is_text(rate) and _are_tokens(numbers):
             if (text, most) == ("", 0) or (is_text(text) and type(most) is int and 1 <= most <= MOST):
-                return SharedName(text, most, Rate(rate, Pace(*numbers)))
+                return SharedName(text, most, Rate(rate, Quota(*numbers)))
     return None
 
 

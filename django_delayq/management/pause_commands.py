@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TextIO
 
 from django_delayq import clock
-from django_delayq.job_meta import Pace
+from django_delayq.job_meta import Quota
 from django_delayq.management import UsageError, look_commands
 from django_delayq.management.change_commands import actor, print_result
 from django_delayq.management.job_filters import known_queue, moment
@@ -71,7 +71,7 @@ def rate(out: TextIO, options: dict[str, Any]) -> int:
         raise UsageError("Specify a rate, such as 100/m, or --reset.")
     how = {"actor": actor(), "reason": options["reason"], "dry_run": options["dry_run"]}
     reply = rates.set_rate(name, value, burst=options["burst"], **how)
-    pace = Pace.read(value, options["burst"]) if value else None
+    pace = Quota.read(value, options["burst"]) if value else None
     new = f"{pace}, burst {pace.burst}" if pace else "the one that tasks declare"
     verb = ("would be" if options["dry_run"] else "is") if reply else "is already"
     text = f"The rate of {one_line(name)} {verb} {new}. Waiting jobs: {reply.waiting}"
@@ -95,7 +95,7 @@ def _rates(out: TextIO, options: dict[str, Any]) -> int:
     found = []
     for row in outbox.pauses.of_rates():
         name = row.word.removeprefix(RATE)
-        pace = Pace(*map(int, row.rate.split(":"))) if row.rate else None
+        pace = Quota(*map(int, row.rate.split(":"))) if row.rate else None
         found.append(
             {
                 "name": name,

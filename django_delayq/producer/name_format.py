@@ -8,7 +8,7 @@ from string import Formatter
 from typing import Any, Final, NamedTuple
 
 from django_delayq.exceptions import ConfigError, PayloadError
-from django_delayq.job_meta import MAX_NAME, MOST, MOST_TOKENS, Pace, Rate, SharedName, is_text
+from django_delayq.job_meta import MAX_NAME, MOST, MOST_TOKENS, Quota, Rate, SharedName, is_text
 from django_delayq.text import cut, did_you_mean
 
 _NAMED: Final = (
@@ -74,7 +74,7 @@ class RateFormat(NamedTuple):
     """The format of a rate's name, and the pace that is its default."""
 
     format: NameFormat
-    pace: Pace
+    pace: Quota
 
 
 class Naming(NamedTuple):
@@ -103,7 +103,7 @@ def rate(value: Any, signature: inspect.Signature, where: str, sensitive: Collec
     """
     if value is None:
         return None
-    pace = Pace.read(*value[1:]) if isinstance(value, tuple | list) and 2 <= len(value) <= 3 else None
+    pace = Quota.read(*value[1:]) if isinstance(value, tuple | list) and 2 <= len(value) <= 3 else None
     if pace is None:
         raise ConfigError(
             f"{where}: rate must be a name, a number per unit (s, m, h or d) and optionally a burst of 1 to {MOST_TOKENS:,}, such as "

@@ -9,7 +9,7 @@ from django.db import connections
 
 from django_delayq import conf
 from django_delayq.exceptions import ConfigError, StoreUnavailable
-from django_delayq.job_meta import MAX_NAME, Pace, is_text
+from django_delayq.job_meta import MAX_NAME, Quota, is_text
 from django_delayq.producer import commit, outbox, queues
 from django_delayq.producer.async_api import refuse_loop, twin
 from django_delayq.producer.lookup import check_words
@@ -61,7 +61,7 @@ def set_rate(
     outbox.check_installed()
     if not is_text(name):
         raise ConfigError(f"{WHERE}: name={name!r} must be text with 1 to {MAX_NAME} printable characters.")
-    pace = None if rate is None else Pace.read(rate, burst)
+    pace = None if rate is None else Quota.read(rate, burst)
     if rate is not None and pace is None:
         raise ConfigError(f"{WHERE}: rate={rate!r}, burst={burst!r} must be a number and a unit, such as '100/m' (s, m, h or d).")
     told, before = pace.told() if pace else "", pace_of(name)
@@ -82,10 +82,10 @@ def set_rate(
 aset_rate = twin(set_rate)
 
 
-def pace_of(name: str) -> Pace | None:
+def pace_of(name: str) -> Quota | None:
     """The rate that a person has set for a name."""
     row = outbox.pauses.of_word(f"{outbox.pauses.RATE}{name}")
-    return Pace(*map(int, row.rate.split(":"))) if row else None
+    return Quota(*map(int, row.rate.split(":"))) if row else None
 
 
 def waiting(name: str) -> int:

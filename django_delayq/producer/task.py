@@ -86,8 +86,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 
 class Task(Bound[P, R]):
     """A registered function, either a plain function or an `async def` function. Calling a task runs the function in the current
-    process. To schedule a job, use `schedule` or `using`. The options are those of `task`. `named` creates the concurrency name that
-    jobs share, and `rated` the name of their rate.
+    process. To schedule a job, use `schedule` or `using`. The options are those of `task`. `named` and `rated` make names.
     """
 
     raises_inline: ClassVar[bool] = True  # under INLINE its error reaches the caller of schedule()
@@ -172,7 +171,7 @@ class Task(Bound[P, R]):
 
     @property
     def naming(self) -> Naming | None:
-        """The formats of name and rate; None if it has neither."""
+        """The formats of its name and its rate."""
         return name_format.naming(self.named, self.rated)
 
     @cached_property
@@ -259,9 +258,8 @@ def task(fn: Any = None, /, *given: Any, **options: Any) -> Any:
         on_failure: A task. If a job fails permanently, a job of this task is scheduled. It receives the failed job's id.
         serial, concurrency: A name. Jobs with the same name run one at a time, or at most as many at once as you specify. The name
             is a format string that can contain the arguments: "order:{order_id}", or ("tenant:{tenant}", 5).
-        rate: How many jobs with the same name can start in a second, minute, hour or day (s, m, h, d). The name is a format string:
-            ("bank:{bank}", "100/m"). A third value is the burst: how many can start at once after a quiet time. The default is as
-            many as are due in 100 ms, at least 1. You can change the rate of a name with `delayq rate`.
+        rate: How many jobs with the same name can start in a second, minute, hour or day: ("bank:{bank}", "100/m"). A third value is
+            the burst: how many can start at once after a quiet time. The default is those of 100 ms, at least 1.
         object_url: A function that takes a job's row and returns a URL. The job's admin page links to this URL. The default is
             `OBJECT_URL`.
 

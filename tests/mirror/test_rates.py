@@ -8,7 +8,7 @@ from django.db import transaction
 import django_delayq as delayq
 from django_delayq import ids
 from django_delayq.exceptions import ConfigError, PayloadError
-from django_delayq.job_meta import Pace
+from django_delayq.job_meta import Quota
 from django_delayq.mirror.word_pauses import PauseLoop
 from django_delayq.models import Event, Job, Pause
 from django_delayq.producer import queues
@@ -30,7 +30,7 @@ def test_a_task_declares_a_rate_and_its_jobs_start_no_faster(orders):
     assert {job.id for job in orders.claim()} == {ids.short(first.id), ids.short(other.id)}
     assert orders.claim() == []
     assert [job.id for job in orders.claim(ahead_ms=10_000)] == [ids.short(second.id)]
-    assert Job.objects.get(pk=first.id).shared_name.rate == ("bank:7", Pace(6, 60_000, 1))
+    assert Job.objects.get(pk=first.id).shared_name.rate == ("bank:7", Quota(6, 60_000, 1))
 
 
 @pytest.mark.parametrize("value", ["bank", ("bank:{bank}",), ("bank:{bank}", "0/m"), ("b", "5/w"), ("b", "5/m", 0), ("b", "5/m", 2, 1)])

@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import pytest
 
 from django_delayq import ids
-from django_delayq.job_meta import Pace
+from django_delayq.job_meta import Quota
+from django_delayq.store.scripts import loader
 from django_delayq.store.scripts.limits import LimitStore
-from tests.store.board import LEASE, Board, job_id
+from tests.laws.history import History, RatedClaim, Sees
+from tests.laws.judge import judge
+from tests.store.board import LEASE, NOW, Board, job_id
 from tests.store.test_histories_of_names import NAMES
 from tests.store.test_histories_of_pauses import PausedHistory
 from tests.store.test_rates import payload
 
-RATES = {"fast": Pace(100, 1000, 4), "slow": Pace(30, 1000, 1), "odd": Pace(7, 100, 2)}
+RATES = {"fast": Quota(100, 1000, 4), "slow": Quota(30, 1000, 1), "odd": Quota(7, 100, 2)}
 
 
-def excess(claims: list[int], pace: Pace) -> list[tuple[int, int]]:
-    """The windows, from one claim to another, with more claims than the burst and the rate allow. Redis counts whole ms."""
-    found = []
-    for first, start in enumerate(claims):
-        for last in range(first, len(claims)):
-            if last - first + 1 > pace.burst + (claims[last] - start + 1) / pace.each_ms:
-                found.append((start, claims[last]))
-    return found
+def breaches(claims: Sequence[RatedClaim]) -> list[str]:
+    return [str(breach) for breach in judge(History(sees=Sees.CLAIMS, claims=claims))]
 
 
 class RatedHistory(PausedHistory):
-    """A history of names and pauses in which most jobs have a rate. `claims`: when a token of each rate was taken."""
+    """A history of names and pauses in which most jobs have a rate. `claims`: those of jobs with a rate."""
 
     def __init__(self, board: Board, seed: int) -> None:
         super().__init__(board, seed)
         self.rate_of: dict[int, str] = {}
-        self.claims: dict[str, list[int]] = {name: [] for name in RATES}
+        self.claims: list[RatedClaim] = []
 
     def schedule(self) -> None:
         self.number += 1
@@ -63,7 +61,7 @@ class RatedHistory(PausedHistory):
             self.held[number] = nonce, job.attempt
             assert not paused.intersection(self.words[number])
             if rate := self.rate_of[number]:
-                self.claims[rate].append(self.now)
+                self.claims.append(RatedClaim(job.id, rate, RATES[rate], self.now))
                 rated += 1
         assert rated <= free
 
@@ -90,8 +88,7 @@ class RatedHistory(PausedHistory):
             else:
                 called = {one for one in bands | in_rates if self.name_of[one] == line}
                 assert called or len(holders.get(line, ())) >= NAMES[line], f"no call would ever wake {number} of {line}"
-        for rate, claims in self.claims.items():
-            assert not excess(claims, RATES[rate])
+        assert not breaches(self.claims)
         assert set(found.get("names", {})) <= set(found.get("jobs", []))
 
 
@@ -128,7 +125,7 @@ def test_what_tidy_finds_without_an_opening_returns_to_its_band(board, seed):
     cursor = "0"
     for _ in range(20):
         cursor = board.store.tidy(cursor=cursor, now_ms=history.now).cursor
-    history.claims = {name: [] for name in RATES}
+    history.claims = []  # the tokens are lost, so one burst more is possible
     history.drain()
 
 
@@ -137,7 +134,7 @@ def test_the_bound_holds_for_random_times_rates_and_claims(board):
     chance = Random()
     for _ in range(200):
         board.link.execute("FLUSHDB")
-        pace = Pace(chance.randint(1, 300), chance.choice([100, 1000, 60_000]), chance.randint(1, 20))
+        pace = Quota(chance.randint(1, 300), chance.choice([100, 1000, 60_000]), chance.randint(1, 20))
         now, claims = chance.randint(1, 2**41), []
         for number in range(1, 120):
             board.put(number, now, now=now, payload=payload("r", pace))
@@ -146,5 +143,41 @@ def test_the_bound_holds_for_random_times_rates_and_claims(board):
             free = chance.choice([None, 0, 1, 3])
             want, nonce = chance.randint(1, 30), f"n{step}"
             answer = board.store.claim("w", nonce, want=want, free=free, lease_ms=2**42, max_crashes=3, now_ms=now)
-            claims += [now] * len(answer.jobs)
-        assert not excess(claims, pace), (pace, claims)
+            claims += [RatedClaim(job.id, "r", pace, now) for job in answer.jobs]
+        assert not breaches(claims), pace
+
+
+@pytest.mark.parametrize(
+    ("piece", "old", "new"),
+    [
+        ("limits", "rate.at = rate.at + rate.each", "rate.at = rate.at"),
+        ("limits", "full - (burst - 1) * each", "full - burst * each"),
+        ("limits", "ZADD', k_rates, as_text", "ZREM', k_rates, as_text"),
+        ("claim", "or lines.rate_of(id)) and (lines.first_due", ") and (lines.first_due"),
+    ],
+    ids=["no token is taken", "one more than the burst", "the next claim does not know", "a takeover takes none"],
+)
+def test_a_script_that_takes_too_few_tokens_is_found_out(board, monkeypatch, piece, old, new):
+    real = loader._read
+
+    def read(path: str) -> str:
+        text = real(path)
+        return text.replace(old, new) if path.endswith(f"{piece}.lua") and old in text else text
+
+    monkeypatch.setattr(loader, "_read", read)
+    loader.built.cache_clear()
+    try:
+        pace = Quota(1, 1_000_000, 1)
+        for number in range(1, 4):
+            board.put(number, payload=payload("r", pace))
+        claims = []
+        for step, now in enumerate(
+            (0, 10, 10_000, 20_000, 29_000, 31_000)
+        ):  # at last, leases have run out, and no outage protects them
+            now += NOW
+            answer = board.store.claim("w1", f"m{step}", want=10, lease_ms=LEASE, max_crashes=9, now_ms=now)
+            claims += [RatedClaim(job.id, "r", pace, now) for job in answer.jobs]
+    finally:
+        monkeypatch.undo()
+        loader.built.cache_clear()
+    assert breaches(claims)

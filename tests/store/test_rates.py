@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from django_delayq.job_meta import NAMED, Pace, Rate, SharedName
+from django_delayq.job_meta import NAMED, Quota, Rate, SharedName
 from django_delayq.states import Change
 from django_delayq.store.scripts.limits import LimitChange, LimitStore
 from django_delayq.store.scripts.record import ScheduleItem
@@ -16,15 +16,15 @@ from tests.store.test_word_pauses import fields, named, opens, pause, resume
 
 RATE = "bank:7"
 LINE = f"\2{RATE}"
-PACE = Pace(10, 1000, 1)  # a token each 100 ms
+PACE = Quota(10, 1000, 1)  # a token each 100 ms
 
 
-def payload(rate: str = RATE, pace: Pace = PACE, name: str = "", most: int = 1) -> bytes:
+def payload(rate: str = RATE, pace: Quota = PACE, name: str = "", most: int = 1) -> bytes:
     shared = SharedName(name, most if name else 0, Rate(rate, pace))
     return json.dumps([[], {}, {"meta": {NAMED: shared.packed()}}], separators=(",", ":")).encode()
 
 
-def put(board: Board, number: int, due: int = NOW, *, rate: str = RATE, pace: Pace = PACE, name: str = "", **more) -> str:
+def put(board: Board, number: int, due: int = NOW, *, rate: str = RATE, pace: Quota = PACE, name: str = "", **more) -> str:
     return board.put(number, due, payload=payload(rate, pace, name), **more)
 
 
@@ -37,7 +37,7 @@ def rates(board: Board) -> dict[str, float]:
     return {name.decode(): float(score) - NOW for name, score in zip(flat[::2], flat[1::2], strict=True)}
 
 
-def set_rate(board: Board, pace: Pace | None, now: int = NOW, rate: str = RATE) -> list[bool]:
+def set_rate(board: Board, pace: Quota | None, now: int = NOW, rate: str = RATE) -> list[bool]:
     return LimitStore(board.store).limit([LimitChange("rate", rate, pace.told() if pace else "")], now_ms=now)
 
 
@@ -79,7 +79,7 @@ def test_jobs_keep_their_bands_and_dates_while_they_wait(board):
 
 
 def test_tokens_that_no_job_takes_are_saved_up_to_the_burst(board):
-    pace = Pace(10, 1000, 3)
+    pace = Quota(10, 1000, 3)
     for number in range(1, 9):
         put(board, number, NOW - 10 + number, pace=pace)
     assert numbers(claim(board, "n1")) == [1, 2, 3]
@@ -89,7 +89,7 @@ def test_tokens_that_no_job_takes_are_saved_up_to_the_burst(board):
 
 
 def test_a_fraction_of_a_ms_is_not_lost(board):
-    pace = Pace(7, 1000, 1)
+    pace = Quota(7, 1000, 1)
     for number in range(1, 10):
         put(board, number, NOW - 10 + number, pace=pace)
     when = [now for now in range(NOW, NOW + 1000) if claim(board, f"n{now}", now).jobs]
@@ -150,7 +150,7 @@ def test_threads_are_given_in_the_order_of_the_jobs(board):
 
 def test_jobs_that_returned_for_a_thread_and_are_not_claimed_wait_again(board):
     for number in (1, 2):
-        put(board, number, NOW - 10 + number, pace=Pace(10, 1000, 5))
+        put(board, number, NOW - 10 + number, pace=Quota(10, 1000, 5))
     claim(board, "n1", free=0)
     for number in range(11, 14):
         board.put(number, NOW - 60)
@@ -190,7 +190,7 @@ def test_a_job_that_waits_for_a_token_stays_the_next_of_its_name(board):
 
 def test_a_lost_run_takes_a_token_before_it_runs_again(board):
     put(board, 1)
-    put(board, 2, rate="bank:8", pace=Pace(1, 86_400_000, 1))
+    put(board, 2, rate="bank:8", pace=Quota(1, 86_400_000, 1))
     assert numbers(claim(board, "n1")) == [1, 2]
     end = board.pass_lease()
     assert numbers(claim(board, "n2", end)) == [1]
@@ -218,13 +218,13 @@ def test_a_claim_that_is_sent_again_takes_no_token(board):
 
 
 def test_a_person_sets_the_rate_of_a_name_and_it_counts_at_once(board):
-    pace = Pace(1, 3_600_000, 1)
+    pace = Quota(1, 3_600_000, 1)
     for number in range(1, 5):
         put(board, number, NOW - 10 + number, pace=pace)
     assert numbers(claim(board, "n1")) == [1]
     claim(board, "idle", worker="w2")
-    assert set_rate(board, Pace(10, 1000, 2), NOW + 10) == [True]
-    assert set_rate(board, Pace(10, 1000, 2), NOW + 10) == [False]
+    assert set_rate(board, Quota(10, 1000, 2), NOW + 10) == [True]
+    assert set_rate(board, Quota(10, 1000, 2), NOW + 10) == [False]
     assert fields(board, "limits") == {RATE: "10:1000:2"}
     assert (opens(board), board.tokens()) == ({LINE: 10}, 1)
     assert claim(board, "n2", NOW + 10).jobs == [], "a rate that was slower leaves no debt, and no burst"

@@ -14,7 +14,7 @@ from django_delayq.store.scripts.replicas import Replicas
 class LimitChange(NamedTuple):
     """A change for `QueueStore.limit`. `word`: task:<task> or name:<concurrency name>. `value` of a pause: the ms since 1970 until
     which it lasts (0: no end); of a resume: the ms between two of the jobs that it held (0: as many as are claimed). The word of a rate
-    is its name, and the value its pace, see `Pace.told`; "": the one that tasks declare.
+    is its name, and the value its pace, see `Quota.told`; "": the one that tasks declare.
     """
 
     kind: Literal["pause", "resume", "rate"]
@@ -78,7 +78,7 @@ class LimitStore:
         return {decode.text(word): WordPause(decode.moment_ms(value), value[:1] == b"r") for word, value in pairs}
 
     def rates(self) -> dict[str, str]:
-        """The rates that a person has set: their paces in the form of `Pace.told`."""
+        """The rates that a person has set: their paces in the form of `Quota.told`."""
         flat = self._link.execute("HGETALL", self._keys["limits"])
         return dict(zip(map(decode.text, flat[::2]), map(decode.text, flat[1::2]), strict=True))
 
