@@ -74,7 +74,7 @@ def a_name_has_no_more_holders_than_allowed(history: History) -> Findings:
     """
     for look in history.moments:
         dump = look.after
-        names = {id: name for id in dump.names if (name := dump.shared(id)) and name.text}
+        names = {id: shared for id in dump.names if (shared := dump.shared(id)) and shared.text}
         holders = [(name.decode(), id.decode()) for name, _, id in (one.partition(b"\0") for one in dump.holders)]
         yield from ((id, "holds a name and has no lease") for _, id in holders if id not in dump.leases)
         yield from ((id, "has a lease and does not hold its name") for id in (dump.leases.keys() & names) - {id for _, id in holders})
@@ -94,7 +94,7 @@ def every_job_that_waits_for_a_name_is_called(history: History) -> Findings:
     that holder or job ends, the waiting job is called.
     """
     for dump in (look.after for look in history.moments):
-        names = {id: name for id in dump.names if (name := dump.shared(id)) and name.text}
+        names = {id: shared for id in dump.names if (shared := dump.shared(id)) and shared.text}
         held = Counter(one.partition(b"\0")[0].decode() for one in dump.holders)
         for_token = {one.rpartition(b"\0")[2].decode() for one in dump.waiters if one[:1] == b"\2"}  # each is the next of its name
         in_bands = {names[id].text for ids in (*map(dump.band, BANDS), for_token) for id in ids if id in names}
