@@ -316,7 +316,7 @@ def test_every_case_is_there_once() -> None:
         len(set(names))
         == len(names)
         == sum(
-            len(AFTER if point.reply else BEFORE)
+            len(AFTER if point.reply else BEFORE) - (point.stage == "untold")
             for point in POINTS
             for kind in point.kinds
             for operation in point.operations
