@@ -332,6 +332,15 @@ def test_only_the_newest_rows_are_looked_at_and_the_page_says_since_when(orders,
     assert "goes back only to" in plain(client, f"{PAGE}?span=7d")
 
 
+def test_attempts_are_complete_only_since_the_latest_of_the_limits(orders, staff, monkeypatch):
+    monkeypatch.setattr(trends, "NEWEST", 4)
+    monkeypatch.setattr(trends, "JOBS", 1)
+    ended(minutes=1, ran=2, attempts=5)  # its second attempt ended 63 seconds ago
+    left_out = ended(minutes=60.5 / 60, ran=2)  # and this began 62.5 seconds ago
+    context = staff().get(OF_TASK).context
+    assert (context["attempts"], context["since"]) == (4, left_out.started_at)
+
+
 @pytest.mark.parametrize("jobs", [1, 40])
 def test_no_page_asks_the_database_more_than_twelve_times(orders, staff, settings, monkeypatch, jobs):
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {"HORIZON": "1d"}, "default": {}}}

@@ -109,7 +109,7 @@ def is_cluster(spec: RedisSpec) -> bool:
 
 
 def is_here(host: str) -> bool:
-    """Whether this host can only be reached from itself under that name."""
+    """Whether this name is the local host."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
