@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, connection, connections, transaction
 
 from django_delayq import clock, codec, ids
 from django_delayq.models import Job, JSONText, database
@@ -173,6 +174,22 @@ def test_those_who_watch_statements_see_the_insert():
         rows.insert(given)
     assert any(sql.startswith("INSERT INTO") for sql in seen)
     assert {columns(job)["id"]: job.args for job in Job.objects.all()} == {item.id: rows.arguments(item)[0] for item in given}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_delay_counts_from_now_where_the_database_keeps_another_time_zone(monkeypatch):
+    """DATABASES["default"]["TIME_ZONE"]: the columns hold the local time."""
+    if connection.vendor == "postgresql":
+        pytest.skip("PostgreSQL has one type for points in time")
+    zone = ZoneInfo("Asia/Tokyo")
+    wrapper = connections["default"]
+    monkeypatch.setitem(wrapper.__dict__, "timezone", zone)
+    monkeypatch.setitem(wrapper.__dict__, "timezone_name", zone.key)
+    began = datetime.now(UTC)
+    rows.insert([replace(items()[0], due_ms=None, delay_ms=60_000)])
+    job = Job.objects.get()
+    assert abs(job.created_at - began) < timedelta(minutes=10)
+    assert job.run_at - job.created_at == timedelta(minutes=1)
 
 
 @pytest.mark.django_db(transaction=True)
