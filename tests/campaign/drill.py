@@ -23,6 +23,7 @@ from uuid import UUID, uuid4
 from django_delayq import ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.connection.link import connect
+from django_delayq.store.scripts import loader, site
 from django_delayq.store.scripts.events import EventLog, Item
 from django_delayq.store.scripts.queue import Outcome, QueueStore, ScheduleItem
 from django_delayq.store.scripts.record import ClaimedJob
@@ -96,8 +97,10 @@ class Scene:
     def lost(self, name: str, *arguments: Any, **options: Any) -> None:
         """Makes the same call through a proxy that cuts off the reply: it takes effect, but the caller gets no answer."""
         line = Line(self.server.socket)
-        link = connect(f"redis://127.0.0.1:{line.port}", name="drill")
-        link.execute("PING")
+        link = connect(f"redis://127.0.0.1:{line.port}", name="drill", timeout=LIMIT)
+        # The reply that is lost must be that of the call, not that of what a new link sends before.
+        site.admit(link, self.store.keys)
+        link.execute("SCRIPT", "LOAD", loader.load(name, self.store.keys).text)
         line.proxy.rule, line.proxy.amount = "reset", 1.0
         store = QueueStore(link, prefix="delayq", queue=self.queue)
         try:
