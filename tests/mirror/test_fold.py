@@ -11,9 +11,11 @@ from django.db import connection, transaction
 
 import django_delayq as delayq
 from django_delayq import clock, ids
+from django_delayq.mirror.fold import is_strange
 from django_delayq.models import Attempt, Checkpoint, Event, Job, SetAside
 from django_delayq.producer.outbox import rows
 from django_delayq.producer.stores import stores
+from django_delayq.store.scripts.events import Entry, Item
 from django_delayq.store.scripts.record import JobRecord
 from tests.mirror.conftest import Orders
 from tests.tasks_for_tests import close_order, ping
@@ -370,6 +372,11 @@ def test_an_event_that_cannot_be_read_does_not_stop_the_mirror(orders, body):
     orders.fold()
     assert Job.objects.get(pk=second.id).published is not None
     assert Job.objects.get(pk=first.id).state == "failed"
+
+
+def test_one_unknown_kind_makes_an_entry_strange():
+    known, unknown = Item("paused", (), b""), Item("postponed", (), b"")
+    assert [is_strange(Entry("1-0", 1, "w", "", items)) for items in [(known,), (known, unknown)]] == [False, True]
 
 
 def test_a_wiped_redis_starts_a_new_count_of_events(orders, delayq_redis):

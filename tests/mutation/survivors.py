@@ -120,6 +120,8 @@ SURVIVORS = {
     'worker/outcome.py: return ("fail", 0) if delay is None else ("retry", delay) [one more]': NOTHING + "a failed job gets no delay.",
     "worker/process/executor.py: task_call.end_fork(error) [without task_call.end_fork]": OPEN
     + "a task that forks and raises; tests/worker/test_crashes.py has those that fork.",
+    "worker/process/mover.py: least = max(1, min(ahead // 2, len(self._free), MOST)) [one more] 2": COSTS
+    + "from how many free rows on a process claims more jobs.",
     "worker/process/mover.py: self._buffer.call_at = -1 [one more]": NOTHING + "no buffer holds fewer than no jobs.",
     "worker/process/mover.py: return min(len(self._consumers) + ahead - in_hand, len(self._free) - self._spare, MOST) [- to +] 2": OPEN
     + "what a mover leaves to those of other servers; tests/worker/test_places.py has two.",

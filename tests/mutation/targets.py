@@ -99,6 +99,7 @@ MODULES = {
     "producer/put.py": [
         "tests/producer/test_schedule.py",
         "tests/producer/test_many.py",
+        "tests/producer/test_refusals.py",
         "tests/mirror/test_keys.py",
         "tests/mirror/test_far.py",
     ],

@@ -188,6 +188,27 @@ def test_the_outcome_of_a_lost_claim_changes_nothing(bench: Bench, caplog) -> No
     assert "the lease of attempt 1 was lost" in caplog.text
 
 
+def test_an_adoption_concerns_the_jobs_of_its_line(redis_server, monkeypatch) -> None:
+    bench = Bench(redis_server.link, queues=("a", "b"))
+    ids, adopted = [bench.put("nothing", line=number) for number in (0, 1)], []
+    monkeypatch.setattr(bench.adopter, "adopt", lambda line, runs: adopted.append([run.job.id for run in runs]) or ["adopted"])
+    assert bench.adopter.adopt_line(bench.lines[0])
+    assert adopted == [], "no job of the line is here"
+    bench.move()
+    assert bench.adopter.lines == set(bench.lines)
+    assert bench.adopter.adopt_line(bench.lines[1])
+    assert adopted == [ids[1:]]
+    bench.close()
+
+
+def test_a_process_warns_once_of_a_redis_that_lost_its_contents(bench: Bench, caplog) -> None:
+    bench.move()
+    bench.board.link.execute("HSET", bench.board.keys["meta"], "generation", "another")
+    for _ in range(3):
+        bench.move()
+    assert caplog.text.count("Redis lost its contents or was rolled back") == 1
+
+
 def test_the_lease_extender_extends_what_runs_and_what_waits(bench: Bench) -> None:
     bench.put("nothing")
     bench.put("nothing")

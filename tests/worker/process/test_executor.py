@@ -329,6 +329,14 @@ def test_a_long_traceback_keeps_its_head_and_its_tail(bench: Bench) -> None:
     assert text.endswith("end\n")
 
 
+def test_the_cause_of_several_errors_is_in_the_traceback_once(bench: Bench) -> None:
+    def task():
+        raise ExceptionGroup("two", [ValueError("one"), ValueError("another")]) from KeyError("the cause")
+
+    run(bench, task)
+    assert bench.body("retried")["t"].count("KeyError: 'the cause'") == 1
+
+
 def test_errors_of_one_cause_have_one_fingerprint(bench: Bench) -> None:
     def task(number):
         raise ValueError(f"order {number} is 0x{number:x}")
