@@ -62,7 +62,11 @@ def test_a_part_that_fails_is_recorded_and_the_others_run(report: Report):
             "file  mutants caught\nall            102        99         1         2       300\n1 are not as they should be; 9 s",
             (102, 1),
         ),
-        ("drill", "claim.lua: a    12 s  the job ran twice\nclaim.lua: b    12 s  not noticed\n1 of 2 noticed", (2, 1)),
+        (
+            "drill",
+            "no mutant    3 s  not noticed\nclaim.lua: a    12 s  the job ran twice\nclaim.lua: b    12 s  not noticed\n1 of 2 noticed",
+            (2, 1),
+        ),
         ("simulation", "1000 orders placed in 2.0 s\n  ok           0  closed early\n  WRONG        3  closed twice", (1000, 3)),
         ("campaign", "operations  900: x\njobs        812: 800 succeeded\nviolations  2: lost 2", (812, 2)),
     ],
