@@ -63,6 +63,10 @@ SURVIVORS = {
     "store/lua/include/schedule_fast_path.lua: until true [true to false]": NOTHING + "a block that is left before, either way.",
     "store/lua/include/schedule_fast_path.lua: if items > 1 then -- otherwise the tables are not needed [> to >=]": COSTS
     + "tables for a single job.",
+    "store/lua/include/schedule_fast_path.lua: or (format and format ~= '1' and not (string.find(format, '^[2-9]$') and "
+    "tonumber(format) <= FORMAT)) [<= to <]": NOTHING + "there is one format, and a one is compared before.",
+    "store/lua/include/schedule_fast_path.lua: fresh = rolled ~= 'sweep' or asks [or to and]": COSTS
+    + "these jobs take the path of all others.",
     "store/lua/include/schedule_fast_path.lua: surplus = tonumber(surplus or 0) [one more]": COSTS
     + "the last call before the limit goes on below.",
     "store/lua/sweep.lua: cursor, found = unpack(redis.call('HSCAN', k_jobs, cursor, 'COUNT', 200)) [one less]": SCAN,

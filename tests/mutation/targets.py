@@ -30,6 +30,7 @@ SCRIPTS = {
     "inspect": "tests/store/test_inspector.py",
     "include/schedule_fast_path": "tests/store/test_schedule_fast_path.py",
     "include/spread": "tests/store/test_spread.py",
+    "include/bulk": "tests/store/test_withdrawn.py",
     "include/timer_election": "tests/store/test_timer_election.py",
     "include/alive": "tests/store/test_claim.py",
     "include/asks": "tests/store/test_asks.py",
