@@ -26,7 +26,7 @@ from django_delayq.states import PUT_OFF, AttemptOutcome, Change, State
 logger = Logger("django_delayq.periodic")
 
 AT_ONCE: Final = 200  # jobs; a schedule has a few ahead, but more if it is retired while its queue is paused
-AWAY: Final = timedelta(days=1)
+AWAY: Final = timedelta(minutes=1)  # by which a job is late if its cancel ends halfway, and it is kept because it has run
 NO_RUN: Final = {*PUT_OFF, AttemptOutcome.RUNNING}  # attempts that prove no run: put off, or that may just have been
 ACTS: Final = "periodic:"  # the start of the stream ids of such events; the schedule's own follows
 
@@ -114,7 +114,7 @@ def cancel_withdrawn(schedule: int, *, give_up: bool = False) -> bool:
     for tick in found:
         mine = ticks.filter(pk=tick.pk, job_id=tick.job_id)
         try:
-            gone = tick.job_id is None or (not _has_run(tick.job_id) and _cancelled(tick.job_id, tick.actor, why))
+            gone = tick.job_id is None or (not _has_run(tick.job_id) and _cancelled(tick.job_id, tick, why))
         except QueueUnknown as error:
             if tick.job_id is None or not (give_up or tick.run_at <= now()):
                 unlisted = error
@@ -175,13 +175,14 @@ def _has_run(job: UUID) -> bool:
     return view.state == "scheduled" and bool(view.attempt or view.crashes or view.asks)
 
 
-def _cancelled(job: UUID, actor: str, why: str) -> bool:
+def _cancelled(job: UUID, tick: Tick, why: str) -> bool:
     """Whether that job is cancelled. A running job goes on. `cancel` would stop it, so `reschedule` moves the job first: for a running
     job this only returns RUNNING.
     """
-    if acts.reschedule(job, delay=AWAY, actor=actor, reason=why) is Change.RUNNING:
+    delay = max(tick.run_at - now(), timedelta()) + AWAY
+    if acts.reschedule(job, delay=delay, actor=tick.actor, reason=why) is Change.RUNNING:
         return False
-    return acts.cancel(job, actor=actor, reason=why) in (Change.DONE, Change.UNKNOWN)
+    return acts.cancel(job, actor=tick.actor, reason=why) in (Change.DONE, Change.UNKNOWN)
 
 
 def _cancel_reason(schedule: int) -> str:

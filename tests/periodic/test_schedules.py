@@ -12,7 +12,7 @@ from django.db import connection, connections, transaction
 import django_delayq as delayq
 from django_delayq import clock as clocks
 from django_delayq import conf
-from django_delayq.exceptions import ConfigError, PayloadError, PayloadTooLarge, QueueUnknown, UnknownTask
+from django_delayq.exceptions import ConfigError, PayloadError, PayloadTooLarge, QueueUnknown, StoreUnavailable, UnknownTask
 from django_delayq.models import Attempt, Event, Job, Periodic, Tick
 from django_delayq.periodic import schedule_rows, schedules
 from django_delayq.producer.stores import stores
@@ -55,6 +55,27 @@ def test_a_job_that_begins_before_it_can_be_cancelled_runs_on_and_is_not_asked_t
     assert fates() == [("12:10:00", "scheduled")]
     view = stores.inspector().job("orders", tick.job_id)
     assert (job.attempt, view.state, view.cancel_by) == (1, "running", "")
+
+
+def test_a_job_that_has_run_is_late_by_a_minute_if_the_process_that_cancels_it_dies_in_between(nightly, clock, monkeypatch):
+    tick = Tick.objects.get()
+
+    def die(*args, **options):
+        raise StoreUnavailable(code="down", cause="the process dies")
+
+    with monkeypatch.context() as meanwhile, suppress(StoreUnavailable):
+        meanwhile.setattr(schedule_rows.acts, "cancel", die)
+        schedules.turn_off("nightly", "sam")
+    assert fates() == [("12:10:00", "withdrawn")]
+    # The mirror learns of a run from before a failover.
+    Attempt.objects.create(job_id=tick.job_id, number=1, outcome="crashed", started_at=tick.at)
+    nightly.poll()
+    assert fates() == [("12:10:00", "scheduled")]
+    view = stores.inspector().job("orders", tick.job_id)
+    until, wait = tick.run_at - clock.moment, timedelta(milliseconds=view.date_ms - view.now_ms)
+    assert view.state == "scheduled"
+    assert until < wait + timedelta(seconds=30), "it is not early"
+    assert wait <= until + timedelta(minutes=1)
 
 
 @pytest.mark.parametrize(("decided", "wanted"), [(False, ["12:05:00", "12:10:00"]), (True, ["12:10:00"])])
