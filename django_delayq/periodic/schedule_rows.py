@@ -177,10 +177,10 @@ def _has_run(job: UUID) -> bool:
 
 def _cancelled(job: UUID, tick: Tick, why: str) -> bool:
     """Whether that job is cancelled. A running job goes on. `cancel` would stop it, so `reschedule` moves the job first: for a running
-    job this only returns RUNNING.
+    job this only returns RUNNING. A job that ran and failed before it was moved keeps its retry.
     """
     delay = max(tick.run_at - now(), timedelta()) + AWAY
-    if acts.reschedule(job, delay=delay, actor=tick.actor, reason=why) is Change.RUNNING:
+    if acts.reschedule(job, delay=delay, actor=tick.actor, reason=why) is Change.RUNNING or _has_run(job):
         return False
     return acts.cancel(job, actor=tick.actor, reason=why) in (Change.DONE, Change.UNKNOWN)
 

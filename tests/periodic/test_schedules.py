@@ -57,6 +57,22 @@ def test_a_job_that_begins_before_it_can_be_cancelled_runs_on_and_is_not_asked_t
     assert (job.attempt, view.state, view.cancel_by) == (1, "running", "")
 
 
+def test_a_job_that_runs_and_fails_just_before_it_can_be_cancelled_keeps_its_retry(nightly, monkeypatch):
+    tick, store, moved = Tick.objects.get(), stores.queue("orders", 0), schedule_rows.acts.reschedule
+
+    def late(*args, **options):
+        at = int(tick.at.timestamp() * 1000) + 1
+        [job] = store.claim("host:1:w", "n1", want=1, lease_ms=60_000, max_crashes=9, now_ms=at).jobs
+        store.settle([Outcome(job.id, job.attempt, job.fence, "retry", delay_ms=1000)], worker="host:1:w", max_crashes=9, now_ms=at)
+        return moved(*args, **options)
+
+    monkeypatch.setattr(schedule_rows.acts, "reschedule", late)
+    schedules.turn_off("nightly", "sam")
+    assert fates() == [("12:10:00", "scheduled")]
+    view = stores.inspector().job("orders", tick.job_id)
+    assert (view.state, view.attempt) == ("scheduled", 1)
+
+
 def test_a_job_that_has_run_is_late_by_a_minute_if_the_process_that_cancels_it_dies_in_between(nightly, clock, monkeypatch):
     tick = Tick.objects.get()
 
