@@ -62,6 +62,9 @@ def of_task(task: Task[Any, Any]) -> list[Setting]:
     if named is not None:
         most = "" if named.option == "serial" else f" · {named.most}"
         found.append(Setting(named.option, visible(named.text) + most, here))
+    if task.rated is not None:
+        pace = task.rated.pace
+        found.append(Setting("rate", f"{visible(task.rated.format.text)} · {pace} · {pace.burst}", here))
     if task.sensitive:
         found.append(Setting("sensitive", ", ".join(sorted(map(visible, task.sensitive))), here))
     return found

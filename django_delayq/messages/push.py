@@ -24,6 +24,7 @@ class MessageKind:
     max_attempts: int | None = None
     late: bool = False
     named: None = None  # messages have no concurrency name
+    rated: None = None
     signature: None = None
     sensitive: tuple[str, ...] = ()
 

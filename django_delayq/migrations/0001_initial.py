@@ -271,6 +271,7 @@ class Migration(migrations.Migration):
                 ('paused_why', models.TextField(blank=True, default='')),
                 ('until', models.DateTimeField(null=True)),
                 ('pace_ms', models.PositiveIntegerField(default=0)),
+                ('rate', models.CharField(blank=True, default='', max_length=40)),
                 ('missing', models.TextField(blank=True, default='')),
             ],
             options={

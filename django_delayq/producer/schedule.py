@@ -273,7 +273,7 @@ def plan(
         meta = {**(meta or {}), ONLY: [*only]}
     shared_name = None if template.named is None else template.named.name(args, kwargs, template.where)
     if shared_name:
-        meta = {**(meta or {}), NAMED: [*shared_name]}
+        meta = {**(meta or {}), NAMED: shared_name.packed()}
     queue, payload = template.queue, template.payload_of(args, kwargs, meta)
     if template.divided:
         id = homes.placed(template, options.key, shared_name, id, turn)

@@ -137,14 +137,14 @@ RIGHTS = {
     "view_queue": Right(
         "/admin/",
         leads_to(QUEUES),
-        (QUEUES, f"{QUEUES}remedies/", f"{QUEUES}orders/purge/", f"{QUEUES}pauses/"),
-        (f"{QUEUES}orders/pause/", f"{QUEUES}orders/purge/", f"{QUEUES}pauses/"),
+        (QUEUES, f"{QUEUES}remedies/", f"{QUEUES}orders/purge/"),
+        (f"{QUEUES}orders/pause/", f"{QUEUES}orders/purge/"),
     ),
     "pause_queue": Right(
         QUEUES,
         of("#queues summary[aria-label='Pause orders']"),
         (),
-        (f"{QUEUES}orders/pause/", f"{QUEUES}orders/resume/", f"{QUEUES}pauses/"),
+        (f"{QUEUES}orders/pause/", f"{QUEUES}orders/resume/"),
     ),
     "purge_queue": Right(QUEUES, leads_to(f"{QUEUES}orders/purge/"), (f"{QUEUES}orders/purge/",), (f"{QUEUES}orders/purge/",)),
     "view_setaside": Right(

@@ -43,7 +43,7 @@ repeat
     ids, jobs, bands = {}, {}, {h = {k_high, n = 1}, n = {k_normal, n = 1}, l = {k_low, n = 1}}
   end
   -- Most jobs of a call have the same header, and many the same date: these are parsed once.
-  local id, record, policy, when, said, names, fresh, line, band, safety, key, date, due, score, fields
+  local id, record, policy, when, said, names, rated, fresh, line, band, safety, key, date, due, score, fields
   local keys, taken
   for i = 1, items do
     id, record, policy, when, said = unpack(ARGV, 7 + (i - 1) * stride, 6 + i * stride)
@@ -78,6 +78,7 @@ repeat
     if said and said ~= '' then -- see lines.lua
       names = names or {}
       names[#names + 1], names[#names + 2] = id, (string.gsub(said, ':', ':0:0:', 1))
+      rated = rated or string.find(said, '\2', 1, true)
     end
     entry[told + 1], entry[told + 2] = 'scheduled', safety == 'o' and (id .. fields) or (id .. fields .. '\n' .. record)
     told = told + 2
@@ -120,7 +121,7 @@ repeat
   -- If Redis refuses a command here, only records remain, and a repeat schedules them: see nowhere.lua.
   if names then
     redis.call('HSET', k_names, unpack(names))
-    redis.call('HSETNX', k_meta, 'named', '1')
+    redis.call(rated and 'HSET' or 'HSETNX', k_meta, 'named', rated and '3' or '1')
   end
   if not ids then
     redis.call('ZADD', band == 'n' and k_normal or band == 'h' and k_high or k_low, score, id)
