@@ -25,6 +25,7 @@ class MessageKind:
     late: bool = False
     named: None = None  # messages have no concurrency name
     rated: None = None
+    faired: None = None
     signature: None = None
     sensitive: tuple[str, ...] = ()
 
@@ -44,8 +45,8 @@ def push(queue: str, body: Any, **options: Unpack[MessageOptions]) -> Job:
 
     Args:
         body: Any JSON value. `pull` returns it unchanged.
-        options: The options of `schedule`, except queue, timeout, serial and concurrency. By default, consumers can pull the
-            message immediately.
+        options: The options of `schedule`, except queue, timeout, serial and concurrency. `fair` is the word itself, not a format. By
+            default, consumers can pull the message immediately.
 
     Raises:
         PayloadError, PayloadTooLarge: The body can't be represented in JSON, or is larger than the queue's `MAX_PAYLOAD`.

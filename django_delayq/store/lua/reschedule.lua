@@ -40,13 +40,15 @@ for i = FIRST, #ARGV, 2 do
     if (policy == 'earliest' and date <= due) or (policy == 'latest' and date >= due) then
       due = date -- another call was faster
     else
-      redis.call('ZADD', BANDS[band], int(due), id)
+      local wakes = due
       if lines then
-        lines.moved(id, band)
+        wakes = lines.move(id, band, due)
+      else
+        redis.call('ZADD', BANDS[band], int(due), id)
       end
       item = events_n / 2
       event('rescheduled', id .. ' ' .. int(due) .. (policy ~= '' and ' ' .. policy or ''))
-      wake_for(due)
+      wake_for(wakes)
     end
   elseif record or (id ~= '' and redis.call('ZSCORE', k_finished, id)) then
     status = 'finished'
