@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq.admin.forms import MomentField, ReasonForm, reason_field
+from django_delayq.admin.forms import MomentField, ReasonForm
 from django_delayq.admin.readonly import actor, log, tell
 from django_delayq.console.moments import parse_start
 from django_delayq.exceptions import DelayqError
@@ -28,13 +28,7 @@ class PauseForm(ReasonForm):
 
     kind = forms.ChoiceField(label=_("Pause"), choices=KINDS)
     word = forms.CharField(label=_("Name"), max_length=200, strip=False)
-    until = MomentField(
-        parse_start,
-        label=_("Until"),
-        help_text=_("If empty, until you resume it."),
-        widget=forms.TextInput(attrs={"placeholder": "+2h"}),
-    )
-    reason = reason_field(_("The reason is kept in the history. Other users can see it."))
+    until = MomentField(parse_start, label=_("Until"), help_text=_("If empty, until you resume it."))
     field_order = ("kind", "word", "until", "reason")
 
     def clean_until(self) -> Any:
@@ -55,7 +49,7 @@ class ResumeForm(ReasonForm):
 def rows(*, names: bool) -> list[dict[str, Any]]:
     """The pauses, oldest first. `names`: the user may see concurrency names, because most of them name customers."""
     found = []
-    for row in outbox.pauses.of_words():
+    for row in outbox.pauses.of_pauses():
         kind, _colon, name = row.word.partition(":")
         found.append(
             {

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 
 import django_delayq as delayq
-from django_delayq import clock
 from django_delayq.models import Pause
 from tests.admin.test_job_page import why, works
 from tests.admin.test_trends import plain
@@ -76,14 +73,3 @@ def test_a_job_says_who_has_paused_its_task_or_its_name(orders, staff):
     delayq.pause(task=close_order, actor="ann", reason="strike")
     assert why(staff(), first).startswith(f"The task {TASK} has been paused by ann since ")
     assert why(staff(), first).endswith("Reason: strike")
-
-
-def test_a_job_that_returns_after_the_end_of_a_pause_says_so(orders, staff):
-    works()
-    job = delayq.schedule(close_order, 1)
-    delayq.pause(task=close_order, until=clock.now() + timedelta(hours=1))
-    assert orders.claim() == []
-    orders.fold()
-    assert "The pause ends at " in why(staff(), job)
-    Pause.objects.update(until=clock.now())
-    assert why(staff(), job) == f"The pause of {TASK} has ended. The jobs that it held return gradually."

@@ -137,15 +137,16 @@ RIGHTS = {
     "view_queue": Right(
         "/admin/",
         leads_to(QUEUES),
-        (QUEUES, f"{QUEUES}remedies/", f"{QUEUES}orders/purge/", f"{QUEUES}pauses/"),
-        (f"{QUEUES}orders/pause/", f"{QUEUES}orders/purge/", f"{QUEUES}pauses/"),
+        (QUEUES, f"{QUEUES}remedies/", f"{QUEUES}orders/purge/"),
+        (f"{QUEUES}orders/pause/", f"{QUEUES}orders/purge/"),
     ),
     "pause_queue": Right(
         QUEUES,
         of("#queues summary[aria-label='Pause orders']"),
         (),
-        (f"{QUEUES}orders/pause/", f"{QUEUES}orders/resume/", f"{QUEUES}pauses/"),
+        (f"{QUEUES}orders/pause/", f"{QUEUES}orders/resume/"),
     ),
+    "set_rate": Right(f"{QUEUES}rates/", of("#content-main h2:text-is('Set a rate')"), (), (f"{QUEUES}rates/",)),
     "purge_queue": Right(QUEUES, leads_to(f"{QUEUES}orders/purge/"), (f"{QUEUES}orders/purge/",), (f"{QUEUES}orders/purge/",)),
     "view_setaside": Right(
         "/admin/",

@@ -326,11 +326,3 @@ def test_a_claim_of_a_paused_job_is_noticed(value: str, noticed: bool) -> None:
     look = Look(before=before, after=after, entries=entry(("claimed", "w", "1", "0", "n1")), script="claim")
     breaches = judge(History(sees=Sees.CHANGES | Sees.SCRIPT, looks=[look]))
     assert ("no paused job is claimed" in {breach.law for breach in breaches}) == noticed
-
-
-@pytest.mark.parametrize(("left", "noticed"), [("ab", False), ("a", False), ("", False), ("b", True)])
-def test_held_jobs_that_return_before_others_are_noticed(left: str, noticed: bool) -> None:
-    before = Dump(waiters=[f"\1task:pay\0002{number:015d}\0{id}".encode() for number, id in enumerate("abc")])
-    after = Dump(waiters=[one for one in before.waiters if one[-1:].decode() not in left])
-    breaches = judge(History(sees=Sees.CHANGES | Sees.SCRIPT, looks=[Look(before=before, after=after, script="claim")]))
-    assert ("held jobs return in order" in {breach.law for breach in breaches}) == noticed

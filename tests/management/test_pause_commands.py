@@ -13,9 +13,8 @@ def test_a_task_is_paused_listed_and_resumed(run, orders):
     delayq.schedule(close_order, 1)
     orders.claim()
     answer = run("pause", "--task", TASK, "--reason", "strike", "--until", "2031-05-01 12:00")
-    until = "until 2031-05-01 12:00:00-05:00"
-    assert (answer.code, answer.out) == (0, f"The task {TASK} is paused {until}. Jobs that are still running: 1.\n")
-    assert run("pause", "--task", TASK, "--until", "2031-05-01 12:00").out.startswith(f"The task {TASK} is already paused {until}.")
+    assert (answer.code, answer.out) == (0, f"The task {TASK} is paused. Jobs that are still running: 1.\n")
+    assert run("pause", "--task", TASK, "--until", "2031-05-01 12:00").out.startswith(f"The task {TASK} is already paused.")
     [row] = run("pauses", "--json").json
     assert (row["task"], row["reason"], row["unconfirmed"]) == (TASK, "strike", [])
     assert f"task {TASK}" in run("pauses").out

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.db import transaction
@@ -13,14 +11,11 @@ import django_delayq as delayq
 from django_delayq import clock, ids
 from django_delayq.exceptions import ConfigError
 from django_delayq.mirror.pause_loop import PauseLoop
-from django_delayq.models import Event, Job, Pause
+from django_delayq.models import Event, Pause
 from django_delayq.producer import queues
 from django_delayq.producer.outbox import pauses
 from django_delayq.producer.stores import stores
 from django_delayq.store.scripts.limits import LimitChange, LimitStore, WordPause
-from tests.laws.history import FaultSeen, History, Row, Sees
-from tests.laws.judge import judge
-from tests.laws.made_up import at, op, run
 from tests.mirror.restoring import settle_down
 from tests.tasks_for_tests import book, close_order
 
@@ -203,98 +198,3 @@ def test_a_pause_that_has_ended_at_its_date_leaves_the_table(orders, redis_serve
     compare()
     assert not Pause.objects.exists()
     assert Event.objects.filter(queue="", kind="resumed", actor="until").count() == 1
-
-
-# --- the laws ---
-
-SOON, LOSS, HELD = (
-    "nothing paused begins two seconds after the answer",
-    "a pause outlives a loss of data",
-    "what a pause held runs after it",
-)
-
-
-class Play:
-    """Calls and runs of the queue, with a made-up second after each."""
-
-    def __init__(self, orders) -> None:
-        self.orders = orders
-        self.history = History(sees=Sees.CALLS | Sees.ROWS | Sees.RUNS)
-        self.now = 0
-
-    def call(self, what: str, act: Callable[[], Any], **given: Any) -> None:
-        made = op(f"{what} at {self.now}", what, start=self.now, end=self.now + 0.1, given=given)
-        reply = act()
-        made.reply = "done" if what == "schedule" or not reply.unconfirmed else "away"
-        made.ids = [reply.id.hex] if what == "schedule" else []
-        self.history.ops[made.id] = made
-        self.now += 3
-
-    def run(self) -> None:
-        """A worker runs what it gets."""
-        for job in self.orders.claim(ahead_ms=60_000):
-            self.history.runs.append(run(ids.full(job.id).hex, start=self.now, end=self.now + 0.1))
-            self.orders.settle(job, "ack")
-        self.orders.fold()
-        self.now += 3
-
-    def breaches(self) -> set[str]:
-        for job in Job.objects.all():
-            row = Row(id=job.pk.hex, op="", task=job.task, queue=job.queue, state=job.state)
-            self.history.final.rows[row.id] = row
-        return {breach.law for breach in judge(self.history)} & {SOON, LOSS, HELD}
-
-
-@pytest.fixture
-def played(orders, loop, wipe) -> Callable[[], set[str]]:
-    """Pauses a task, loses the data of Redis, and resumes the task. Returns the names of the laws that this breaks."""
-
-    def play() -> set[str]:
-        made = Play(orders)
-        for number in range(3):
-            made.call("schedule", lambda number=number: delayq.schedule(close_order, number))
-        made.call("schedule", lambda: delayq.schedule(book, 1))
-        made.call("pause", lambda: delayq.pause(task=close_order), task=close_order.name)
-        made.run()
-        made.history.faults.append(FaultSeen(kind="wipe redis", at=at(made.now), since=at(made.now), until=at(made.now + 1)))
-        wipe()
-        settle_down(orders, loop)
-        made.now += 3
-        made.run()
-        made.call("resume", lambda: delayq.resume(task=close_order), task=close_order.name)
-        made.run()
-        return made.breaches()
-
-    return play
-
-
-def test_the_laws_of_pauses_hold(played):
-    assert played() == set()
-
-
-def answers_before_redis_knows(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pauses, "send", lambda *_: True)
-
-
-def forgets_the_rows(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pauses, "again", lambda _: None)
-
-
-def forgets_the_jobs_that_it_held(patch: pytest.MonkeyPatch) -> None:
-    limit = LimitStore.limit
-
-    def resume(store: LimitStore, changes: Sequence[LimitChange], **given: Any) -> list[bool]:
-        done = limit(store, changes, **given)
-        if changes[0].kind == "resume":
-            store._link.execute("DEL", store._keys["pauses"], store._keys["opens"])
-        return done
-
-    patch.setattr(LimitStore, "limit", resume)
-
-
-@pytest.mark.parametrize(
-    ("bug", "law"), [(answers_before_redis_knows, SOON), (forgets_the_rows, LOSS), (forgets_the_jobs_that_it_held, HELD)]
-)
-def test_each_law_of_pauses_finds_its_bug(played, monkeypatch, bug, law):
-    bug(monkeypatch)
-    assert law in played()

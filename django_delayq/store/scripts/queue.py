@@ -57,7 +57,8 @@ Resigned = Literal["done", "changed", "gone"]
 
 class Claim(NamedTuple):
     """The answer to a claim. `wait_ms`: when to claim again. `more`: due jobs remain. `generation`: that of the store's data.
-    `server`: the run of the server ("" if INFO is not allowed).
+    `server`: the run of the server ("" if INFO is not allowed). `for_thread`: one of the due jobs has a rate, and is only claimed for
+    an idle thread.
     """
 
     jobs: list[ClaimedJob]
@@ -67,6 +68,7 @@ class Claim(NamedTuple):
     server: str
     more: bool
     paused: bool
+    for_thread: bool = False
 
     @property
     def epoch(self) -> str:
@@ -251,6 +253,7 @@ class QueueStore:
         max_events: int = 0,
         wary: bool = False,
         away_ms: int = 0,
+        free: int | None = None,
         pulled_ms: int = 0,
         older_ms: int = 0,
         now_ms: int | None = None,
@@ -259,13 +262,15 @@ class QueueStore:
 
         `epoch`: the epoch that the worker knows; in another one it gets nothing. `max_events` above 0: it gets nothing while the
         mirror is behind by twice as many jobs. `wary`: a mirror serves this queue, and must confirm a new store before a claim.
-        `away_ms`: how long its calls have failed. `pulled_ms` above 0: a consumer of the project claims, and this is the lease of the
+        `away_ms`: how long its calls have failed. `free`: the number of idle threads (None: one for each job). No more than
+        these jobs can have a rate. `pulled_ms` above 0: a consumer of the project claims, and this is the lease of the
         queue. The leases of `lost` jobs ran out; the caller settles these. `older_ms`: only jobs that have been due for as long.
 
         `want` 0 claims nothing and hands the timer over. `nonce` must be new for each new claim, and consist of letters and digits.
         """
         site.raise_if_refused(self.keys)
-        told = (nonce, min(want, MOST), lease_ms, max_crashes, epoch, max_events, "1" if wary else "0", away_ms)
+        idle = "" if free is None else free
+        told = (nonce, min(want, MOST), lease_ms, max_crashes, epoch, max_events, "1" if wary else "0", away_ms, idle)
         pulled = (pulled_ms, older_ms) if pulled_ms else ()
         reply = self.run("claim", self._time(now_ms), worker, "", *told, *pulled)
         generation, server = decode.text(reply[0]), decode.text(reply[1])
@@ -283,7 +288,8 @@ class QueueStore:
             server=server,
             now_ms=int(reply[2]),
             wait_ms=float(reply[3]),
-            more=reply[4] == b"1",
+            more=reply[4] != b"0",
+            for_thread=reply[4] == b"2",
             paused=reply[5] == b"1",
         )
 
