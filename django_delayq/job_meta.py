@@ -16,7 +16,9 @@ NAMED: Final = "delayq.name"
 _MARK: Final = json.dumps(NAMED).encode()
 ONLY: Final = "delayq.only"  # the key of a job's meta: a list of task names
 ONLY_MARK: Final = json.dumps(ONLY).encode()
-_TEXT: Final = re.compile(f"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{1,{MAX_NAME}}}")
+SCOPE_END: Final = "\u2028"  # the end of the scope in a key or a name, which themselves cannot contain it
+_ONE: Final = "[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
+_TEXT: Final = re.compile(f"(?:{_ONE}{{1,63}}{SCOPE_END})?{_ONE}{{1,{MAX_NAME}}}")
 
 
 class SharedName(NamedTuple):
@@ -30,8 +32,28 @@ class SharedName(NamedTuple):
         return f"{self.most}:{self.text}"
 
 
+def scoped(scope: str, text: str) -> str:
+    """A key or a name within a scope, in the form of the scripts, see `header` in begin.lua."""
+    return f"{scope}{SCOPE_END}{text}" if scope and text else text
+
+
+def bare(text: str) -> str:
+    """A key or a name without its scope, as the caller passed it."""
+    return text.rpartition(SCOPE_END)[2]
+
+
+def scope_of(text: str) -> str:
+    """The scope of a key or a name; "" without one."""
+    return text.rpartition(SCOPE_END)[0]
+
+
+def shown(text: str) -> str:
+    """A key or a name for people: the scope, a slash, and the text."""
+    return text.replace(SCOPE_END, "/")
+
+
 def is_text(value: object) -> bool:
-    """Whether that can be a name: 1 to 200 characters, none of them a control character."""
+    """Whether that can be a name: 1 to 200 characters, none of them a control character. A scope may come before them."""
     return isinstance(value, str) and _TEXT.fullmatch(value) is not None
 
 

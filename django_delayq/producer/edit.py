@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django_delayq import codec, conf, ids
 from django_delayq.exceptions import PayloadError
-from django_delayq.job_meta import NAMED, SharedName, in_meta, in_payload
+from django_delayq.job_meta import NAMED, SharedName, bare, in_meta, in_payload, scope_of
 from django_delayq.producer import carriers, horizon, outbox, put_back
 from django_delayq.producer.options import Options
 from django_delayq.producer.schedule import put_in
@@ -99,9 +99,9 @@ def schedule_copy(
     actor: str = "",
     reason: str = "",
 ) -> Job:
-    """Schedules a job with the same task, queue, priority, ladder, timeout, key, meta and context, and with these arguments. It has all
-    attempts again, and does not belong to a tick. `id`: the id of the copy; a second call with it schedules nothing. `delay`: seconds.
-    The meta of the copy has the actor and the reason.
+    """Schedules a job with the same task, queue, priority, ladder, timeout, scope, key, meta and context, and with these arguments. It
+    has all attempts again, and does not belong to a tick. `id`: the id of the copy; a second call with it schedules nothing. `delay`:
+    seconds. The meta of the copy has the actor and the reason.
 
     Raises:
         KeyTaken: an unfinished job has the key.
@@ -124,23 +124,32 @@ def schedule_copy(
         max_attempts=job.max_attempts,
         backoff=given.get("backoff"),
         timeout=given.get("timeout"),
-        concurrency=_own_name(job),
+        **_own_name(job),
     )
     return put_in(
-        registry.get(job.task), options, tuple(args), dict(kwargs), id, carried=carriers.propagated_context(given.get("meta"))
+        registry.get(job.task),
+        options,
+        tuple(args),
+        dict(kwargs),
+        id,
+        carried=carriers.propagated_context(given.get("meta")),
+        scope=job.scope,
     )
 
 
-def _own_name(job: JobRow) -> tuple[str, int] | None:
-    """The concurrency name that the job shares with others, as a format. None if its task makes the name."""
+def _own_name(job: JobRow) -> dict[str, Any]:
+    """The option that gives the concurrency name which the job shares with others. None if its task makes the name."""
     name, task = job.shared_name, registry.get(job.task)
     if name is None:
-        return None
+        return {}
     try:
-        made = task.named.name(tuple(job.args), job.kwargs, job.task) if task.named else None
+        made = task.named.name(tuple(job.args), job.kwargs, job.task, job.scope) if task.named else None
     except PayloadError:
         made = None
-    return None if made == name else (name.text.replace("{", "{{").replace("}", "}}"), name.most)
+    if made == name:
+        return {}
+    text = bare(name.text).replace("{", "{{").replace("}", "}}")
+    return {"serial": text} if scope_of(name.text) else {"concurrency": (text, name.most)}
 
 
 def _check_home(queue: str, before: JobRecord, after: JobRecord) -> None:
@@ -166,18 +175,19 @@ def _edited(record: JobRecord, args: Sequence[Any], kwargs: Mapping[str, Any], l
         before, named_before, options = [], {}, {}
     name = in_meta(options.get("meta"))
     if name is not None:
-        options["meta"] |= {NAMED: [*_name(record.task, name, (before, named_before), (args, kwargs))]}
+        options["meta"] |= {NAMED: [*_name(record, name, (before, named_before), (args, kwargs))]}
     payload = codec.encode_payload(tuple(args), dict(kwargs), options or None, limit=limit, task=record.task)
     return replace(record, payload=payload), options
 
 
-def _name(task: str, name: SharedName, before: Arguments, after: Arguments) -> SharedName:
+def _name(record: JobRecord, name: SharedName, before: Arguments, after: Arguments) -> SharedName:
     """Returns the name for the new arguments if the task made the old name. Any other name stays."""
+    task, scope = record.task, record.scope
     found = registry.find(task)
     if found is None or found.named is None:
         return name
     try:
-        made = found.named.name(tuple(before[0]), before[1], task)
+        made = found.named.name(tuple(before[0]), before[1], task, scope)
     except PayloadError:
         return name
-    return found.named.name(tuple(after[0]), after[1], f"{task} edited") if made == name else name
+    return found.named.name(tuple(after[0]), after[1], f"{task} edited", scope) if made == name else name

@@ -8,7 +8,7 @@ from string import Formatter
 from typing import Any, Final, NamedTuple
 
 from django_delayq.exceptions import ConfigError, PayloadError
-from django_delayq.job_meta import MAX_NAME, MOST, SharedName, is_text
+from django_delayq.job_meta import MAX_NAME, MOST, SCOPE_END, SharedName, is_text, scoped
 from django_delayq.text import cut, did_you_mean
 
 _NAMED: Final = (
@@ -17,6 +17,7 @@ _NAMED: Final = (
     inspect.Parameter.KEYWORD_ONLY,
 )
 _NOWHERE: Final = -1  # the place of a keyword-only parameter
+_SCOPE: Final = -2  # instead of a place: the scope of the job
 _KINDS: Final = (str, int, float)
 
 
@@ -41,8 +42,9 @@ class NameFormat:
     def __init__(self, text: str, most: int, option: str, pieces: tuple[Piece, ...]) -> None:
         self.text, self.most, self.option, self.pieces = text, most, option, pieces
 
-    def name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> SharedName:
-        """The name of a job with these arguments, which the task accepts.
+    def name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str, scope: str) -> SharedName:
+        """The name of a job of a scope with these arguments, which the task accepts. `serial` names are within the scope; for others
+        the format decides.
 
         Raises:
             PayloadError: the name would be empty, too long, or contain characters that a name cannot have; or an argument is neither
@@ -53,6 +55,9 @@ class NameFormat:
             said += text
             if not parameter:
                 continue
+            if place == _SCOPE:
+                said += scope
+                continue
             value = args[place] if 0 <= place < len(args) else kwargs.get(parameter, default)
             if not isinstance(value, _KINDS):
                 raise PayloadError(
@@ -61,13 +66,13 @@ class NameFormat:
                     "task.using(serial=…)."
                 )
             said += str(value)
-        if not is_text(said):
+        if SCOPE_END in said or not is_text(said):
             what = "is empty" if not said else f"has {len(said)} characters" if len(said) > MAX_NAME else "holds a control character"
             raise PayloadError(
                 f"{where}: with these arguments, {self.option}={self.text!r} creates a name that {what}: {cut(repr(said))}. "
                 f"A name must have 1 to {MAX_NAME} printable characters. Use a shorter argument, such as an id."
             )
-        return SharedName(said, self.most)
+        return SharedName(scoped(scope, said) if self.option == "serial" else said, self.most)
 
 
 def given(
@@ -119,6 +124,9 @@ def _format(text: Any, most: int, option: str, signature: inspect.Signature, whe
                 f"{where}: {option}={text!r} contains {{{field}}}, which is not just the name of a parameter. Write only "
                 "the name. To write a literal brace, double it."
             )
+        if field == "scope" and field not in known:
+            pieces.append(Piece(literal, field, _SCOPE))
+            continue
         if field not in known:
             near = did_you_mean(field, known)
             has = f"Its parameters are: {', '.join(known)}." if known else "It has none."

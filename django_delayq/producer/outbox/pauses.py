@@ -1,6 +1,6 @@
-"""Pauses in the database: what a person has paused stays paused when Redis loses its contents. A word is `queue:`, `task:` or `name:`
-and the name of a queue, a task or a concurrency name (see words.lua). A caller writes the row and commits it. Then it is sent to the
-partitions. A process that sends a row holds its lock, so an earlier state never follows a later one.
+"""Pauses in the database: what a person has paused stays paused when Redis loses its contents. A word is `queue:`, `task:`, `scope:` or
+`name:` and the name of a queue, a task, a scope or a concurrency name (see words.lua). A caller writes the row and commits it. Then it
+is sent to the partitions. A process that sends a row holds its lock, so an earlier state never follows a later one.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def has_jobs(task: str) -> bool:
 
 
 def change_of(row: Pause) -> LimitChange:
-    """The state of a task or a name as Redis gets it."""
+    """The state of a task, a scope or a name as Redis gets it."""
     if row.paused_at is None:
         return LimitChange("resume", row.word, row.pace_ms)
     return LimitChange("pause", row.word, until_ms(row))
@@ -135,7 +135,7 @@ def of_words() -> list[Pause]:
 
 
 def kind_of(word: str) -> str:
-    """queue, task or name."""
+    """queue, task, scope or name."""
     return word.partition(":")[0]
 
 
