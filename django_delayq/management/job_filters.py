@@ -97,7 +97,7 @@ def filtered(options: dict[str, Any]) -> tuple[list[Job], list[str]]:
         page = keyset.page(wanted, Job.objects.all(), options["limit"])
         jobs, partly = sorted(page.jobs, key=lambda job: job.pk, reverse=True), page.partly
     else:
-        jobs = list(_found(wanted, Job.objects.all(), "-id", options["limit"]))
+        jobs = list(rows_of(wanted, Job.objects.all(), "-id", options["limit"]))
     with translation.override("en"):
         remarks = selection.search_remarks(wanted.search)
         if partly or not jobs:
@@ -108,7 +108,7 @@ def filtered(options: dict[str, Any]) -> tuple[list[Job], list[str]]:
     return jobs, remarks
 
 
-def _found(wanted: Selection, rows: QuerySet[Job], order: str, limit: int | None) -> Iterator[Job]:
+def rows_of(wanted: Selection, rows: QuerySet[Job], order: str, limit: int | None) -> Iterator[Job]:
     """Reads in pages by key. A server-side cursor would not work with a pool that uses another connection for each transaction."""
     asked = wanted.rows(rows).order_by(order)
     if not wanted.search.rough:
@@ -172,7 +172,7 @@ def targets(options: dict[str, Any], *, states: frozenset[str]) -> list[NamedJob
     rows = Job.objects.defer(*LONG - wanted.search.columns)
     if not wanted.shown_view:
         rows = rows.filter(reduce(or_, map(of_state, states)))
-    return [NamedJob(job.pk, job.queue) for job in _found(wanted, rows, "id", options.get("limit"))]
+    return [NamedJob(job.pk, job.queue) for job in rows_of(wanted, rows, "id", options.get("limit"))]
 
 
 def _found_by_text(wanted: Selection, states: frozenset[str], limit: int | None) -> list[NamedJob]:
