@@ -39,10 +39,21 @@ from django_delayq.exceptions import (
 from django_delayq.ladder import Ladder
 from django_delayq.locks.lock import Lock, lock
 from django_delayq.periodic.declarations import periodic
-from django_delayq.producer.acts import acancel, arequeue, areschedule, arun_now, cancel, requeue, reschedule, run_now
+from django_delayq.producer.acts import (
+    acancel,
+    aforget,
+    arequeue,
+    areschedule,
+    arun_now,
+    cancel,
+    forget,
+    requeue,
+    reschedule,
+    run_now,
+)
 from django_delayq.producer.job import Job, aget, get
 from django_delayq.producer.options import hint_of_method as _hint_of_method
-from django_delayq.producer.queues import apause, aresume, pause, resume
+from django_delayq.producer.queues import PauseReply, apause, aresume, pause, resume
 from django_delayq.producer.schedule import aschedule, aschedule_many, schedule, schedule_many
 from django_delayq.producer.task import Task, task
 from django_delayq.states import Change, State
@@ -76,6 +87,7 @@ __all__ = [
     "MessageBatch",
     "NotFinished",
     "NotYet",
+    "PauseReply",
     "PayloadError",
     "PayloadTooLarge",
     "QueueUnknown",
@@ -90,6 +102,7 @@ __all__ = [
     "UnknownTask",
     "acancel",
     "adeliver",
+    "aforget",
     "aget",
     "aoffer",
     "apause",
@@ -104,6 +117,7 @@ __all__ = [
     "cancel",
     "current",
     "deliver",
+    "forget",
     "get",
     "lock",
     "offer",

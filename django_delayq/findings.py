@@ -239,7 +239,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
             "Run a worker with the roles mirror and relay. If one is running, check its log.",
         ),
         D004=("No worker serves a queue, or no worker has the role mirror for it.", "Start a worker for this queue."),
-        D005=("A queue is paused.", "To resume it, run manage.py delayq resume QUEUE."),
+        D005=("A queue, a task or a concurrency name is paused.", "To resume it, run manage.py delayq resume."),
         D006=(
             "Events of a queue reach the database more than a minute late.",
             "Run a worker with the role mirror. If one is running, check its log and the database.",

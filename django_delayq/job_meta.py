@@ -26,7 +26,7 @@ class SharedName(NamedTuple):
     most: int = 1
 
     def told(self) -> str:
-        """The format of the scripts, see concurrency_limit.lua."""
+        """The format of the scripts, see lines.lua."""
         return f"{self.most}:{self.text}"
 
 

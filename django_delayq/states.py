@@ -157,6 +157,8 @@ TRANSITIONS: Final[tuple[Transition, ...]] = (
     Transition("park", State.RUNNING, State.SCHEDULED, "settle"),
     Transition("fail", State.RUNNING, State.FAILED, "settle"),
     Transition("crash", State.RUNNING, State.RUNNING, "claim"),
+    Transition("crash", State.RUNNING, State.SCHEDULED, "claim"),
+    Transition("snooze", State.RUNNING, State.SCHEDULED, "claim"),
     Transition("crash", State.RUNNING, State.SCHEDULED, "settle"),
     Transition("crash", State.RUNNING, State.FAILED, "claim"),
     Transition("crash", State.RUNNING, State.FAILED, "settle"),

@@ -37,6 +37,7 @@ WORDS: dict[str, Promise] = {
     "far": _("far"),
     "unresolved": _("unresolved"),
     "resolved": _("resolved"),
+    "forgot": _("key freed"),
     "working": _("working"),
     "quiet": _("quiet"),
     "leaving": _("leaving"),

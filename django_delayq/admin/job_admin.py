@@ -45,9 +45,10 @@ from django_delayq.admin.readonly import MOST, ReadOnlyAdmin, carry_out, is_part
 from django_delayq.console import export, keyset, schedule_views, selection
 from django_delayq.console.search_fields import FIELDS
 from django_delayq.console.search_parser import Search
-from django_delayq.console.verbs import UNRESOLVED, VERBS, Verb
+from django_delayq.console.verbs import ONCE, UNRESOLVED, VERBS, Verb
 from django_delayq.console.wording import task_name
 from django_delayq.models import DERIVED, Job, database
+from django_delayq.producer.outbox import period_keys
 from django_delayq.states import FINISHED, PERIODIC, REQUEUEABLE, State
 from django_delayq.text import visible
 
@@ -317,7 +318,8 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
         found["schedule"] = linked_schedule(self, request, row) if row else ""
         found["related"] = [each for each in found["related"] if self.has_view_permission(request, each[0])]
         stored = job_page.state_in_charge(job, found["live"])
-        allowed = [verb for verb in VERBS.values() if stored in verb.states and self.may(request, verb, job)]
+        applying = {stored, *(ONCE if job.key and period_keys.of_job(job.pk) else ())}
+        allowed = [verb for verb in VERBS.values() if verb.states & applying and self.may(request, verb, job)]
         if found["to_stop"]:  # a second click must not ask again
             allowed = [verb for verb in allowed if verb.name != "cancel"]
         page = self.page(

@@ -18,11 +18,12 @@ from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, conf, ids
-from django_delayq.admin import charts, effective_settings
+from django_delayq.admin import charts, effective_settings, pause_page
 from django_delayq.admin.badges import badge
 from django_delayq.admin.charts import MANY, EarlierPeriod, Line, ListLinks, bars, brief, percent
 from django_delayq.admin.forms import PurgeForm, reason_given
 from django_delayq.admin.operation_admin import begin_purge
+from django_delayq.admin.pause_page import PauseForm, ResumeForm
 from django_delayq.admin.readonly import LiveAdmin, actor, log, permission, tell
 from django_delayq.console import health, overview, trends
 from django_delayq.console.health import Sign
@@ -30,8 +31,10 @@ from django_delayq.console.overview import DOWN, Overview, QueueView, count_abse
 from django_delayq.console.trends import NewestJobs, Span
 from django_delayq.console.why_not_yet import PULLED_LATELY
 from django_delayq.console.wording import duration, error_text, relative, second
-from django_delayq.models import Job, Queue, QueueState
+from django_delayq.models import Job, Queue
 from django_delayq.producer import queues
+from django_delayq.producer.outbox import pauses
+from django_delayq.producer.queues import PauseReply
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.spread import MINUTES, Spread, percentile
@@ -39,6 +42,7 @@ from django_delayq.store.reads import queue_depth
 from django_delayq.store.reads.fitness import unkept, unmirrored
 from django_delayq.store.reads.queue_depth import MessageConsumer, MessageConsumers, NamesSeen
 from django_delayq.store.reads.reach import Reach
+from django_delayq.store.scripts.limits import queue_word
 from django_delayq.text import visible
 
 PARTS: Final = 6  # of an hour, in the table beside a sparkline
@@ -48,7 +52,7 @@ MOST_TASKS: Final = 50
 MOST_NAMES: Final = 20
 MOST_HOLDERS: Final = 3
 EARLIER: Final = {"day": (1, _("a day earlier")), "week": (7, _("a week earlier"))}  # what trends compare with
-ACTS: dict[str, tuple[Callable[..., bool], Any, Any]] = {
+ACTS: dict[str, tuple[Callable[..., PauseReply], Any, Any]] = {
     "pause": (
         queues.pause,
         _("The queue %(queue)s is paused. Workers claim no more of its jobs."),
@@ -62,7 +66,8 @@ class QueueAdmin(LiveAdmin):
     """The queues listed in the settings. Their figures come from Redis, or from the database while Redis is unavailable.
 
     A subclass can use other templates: `list_template` for the page, `live_template` for the part that is refreshed,
-    `remedies_template` for the health checks, `page_template` for a queue, and `trends_template` for the trends.
+    `remedies_template` for the health checks, `page_template` for a queue, `trends_template` for the trends, and
+    `pauses_template` for the pauses.
     """
 
     list_template = "admin/delayq/queue/list.html"
@@ -70,6 +75,7 @@ class QueueAdmin(LiveAdmin):
     remedies_template = "admin/delayq/queue/remedies.html"
     page_template = "admin/delayq/queue/page.html"
     trends_template = "admin/delayq/queue/trends.html"
+    pauses_template = "admin/delayq/queue/pauses.html"
 
     has_pause_permission = permission("pause_queue")
 
@@ -99,6 +105,7 @@ class QueueAdmin(LiveAdmin):
             "names": [(name, visible(name)) for name in names],
             "chosen": chosen if chosen in names else "",
             "failing": failing_tasks(),
+            **pause_page.on_dashboard(names=self.allows(request, "view_job")),
             "may_pause": self.has_pause_permission(request),
             "may_purge": self.allows(request, "purge_queue"),
             "may_see_jobs": self.allows(request, "view_job"),
@@ -139,6 +146,7 @@ class QueueAdmin(LiveAdmin):
             *(self.page_url(f"<path:name>/{act}/", act, partial(self._act, act), posted=True) for act in ACTS),
             self.page_url("<path:name>/purge/", "purge", self.purge),
             self.page_url("trends/", "trends", self.trends_view),
+            self.page_url("pauses/", "pauses", self.pauses_view),
             self.page_url("remedies/", "remedies", self.remedies_view),
             *super().get_urls(),
         ]
@@ -167,6 +175,30 @@ class QueueAdmin(LiveAdmin):
             count=found.depth.scheduled if found else None,
         )
 
+    def pauses_view(self, request: HttpRequest) -> HttpResponse:
+        """Shows what is paused. Users with the permission can pause a queue, a task or a concurrency name, and resume it."""
+        may_pause, names = self.has_pause_permission(request), self.allows(request, "view_job")
+        if not self.has_view_permission(request) or (request.method == "POST" and not may_pause):
+            raise PermissionDenied
+        data = request.POST if request.method == "POST" else None
+        resumes = data is not None and data.get("act") == "resume"
+        form: PauseForm | ResumeForm = ResumeForm(data) if resumes else PauseForm(data, initial={"word": request.GET.get("task", "")})
+        if form.is_valid() and pause_page.act(request, form):
+            return HttpResponseRedirect(self.address("delayq_queue_pauses"))
+        if resumes:
+            for error in form.errors.values():
+                messages.error(request, " ".join(map(str, error)))
+            return HttpResponseRedirect(self.address("delayq_queue_pauses"))
+        return self.page(
+            request,
+            self.pauses_template,
+            _("Pauses"),
+            status=400 if form.errors else 200,
+            rows=pause_page.rows(names=names),
+            form=form,
+            may_pause=may_pause,
+        )
+
     def remedies_view(self, request: HttpRequest) -> HttpResponse:
         """Explains each health check."""
         if not self.has_view_permission(request):
@@ -186,13 +218,14 @@ class QueueAdmin(LiveAdmin):
         if reason is None:
             return back
         try:
-            changed = change(queue, actor=actor(request), reason=reason)
+            reply = change(queue, actor=actor(request), reason=reason)
         except DOWN as error:
             messages.error(request, error_text(error))
         else:
-            if changed:
+            if reply:
                 log(request, Queue, [(queue, queue)], act, reason)
-            tell(request, changed, (done if changed else nothing) % {"queue": queue})
+            tell(request, reply.changed, (done if reply else nothing) % {"queue": queue})
+            pause_page.tell_unconfirmed(request, reply)
         return back
 
 
@@ -289,7 +322,7 @@ def of_queue(request: HttpRequest, name: str, jobs: ListLinks) -> Line:
     chosen, span = charts.chosen(request.GET.get("span"))
     section, trouble = _section([name], span, trends.ends(rows, queue=name), seen, jobs)
     bands, consumers, named = _in_redis(name, names=may_see_jobs) if view else ({}, [], None)
-    kept = None if view else QueueState.objects.filter(queue=name).order_by("paused_at", "partition").first()
+    kept = None if view else pauses.of_word(queue_word(name))
     return {
         "name": name,
         "may_see_jobs": may_see_jobs,
@@ -303,6 +336,7 @@ def of_queue(request: HttpRequest, name: str, jobs: ListLinks) -> Line:
         "paused_at": view.paused_at if view else kept.paused_at if kept else None,
         "paused_by": visible(view.depth.paused_by if view else kept.paused_by if kept else ""),
         "paused_why": visible(view.depth.paused_reason if view else kept.paused_why if kept else ""),
+        "paused_until": view.paused_until if view else kept.until if kept else None,
         "workers": [_worker(facts, name) for facts in seen.workers if name in overview.served(facts) or name in _records(facts)],
         "unseen": seen.unseen is not None,
         "unkept": bool(seen.present and unkept([name], seen.workers)),

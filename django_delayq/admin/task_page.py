@@ -23,6 +23,7 @@ from django_delayq.console import trends
 from django_delayq.console.trends import EndedRun
 from django_delayq.console.wording import task_name
 from django_delayq.models import Job
+from django_delayq.producer import outbox
 from django_delayq.producer.task import registry
 from django_delayq.states import MESSAGE, PUT_OFF, AttemptOutcome
 from django_delayq.text import visible
@@ -71,6 +72,7 @@ def gather(request: HttpRequest, name: str, jobs: QuerySet[Job], sees: Callable[
         "module": module,
         "place": place,
         "queue": task.queue if task else "",
+        "pause": outbox.pauses.of_word(f"task:{name}"),
         "follower": task.on_failure.name if task and task.on_failure else "",
         "settings": effective_settings.of_task(task) if task else [],
         "attempts": len(runs.rows),

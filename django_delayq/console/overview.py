@@ -84,6 +84,11 @@ class QueueView:
     def paused_at(self) -> datetime | None:
         return clock.from_ms(self.depth.paused_ms) if self.depth.paused_ms else None
 
+    @property
+    def paused_until(self) -> datetime | None:
+        """When the pause ends by itself."""
+        return clock.from_ms(self.depth.paused_until_ms) if self.depth.paused_until_ms else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:

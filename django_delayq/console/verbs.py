@@ -22,7 +22,7 @@ from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.models import Job
 from django_delayq.producer import acts
 from django_delayq.producer.changes import Answer, ChangeTarget
-from django_delayq.states import REQUEUEABLE, UNFINISHED, Change, State
+from django_delayq.states import FINISHED, REQUEUEABLE, UNFINISHED, Change, State
 from django_delayq.text import visible
 
 Act = Callable[..., Change]
@@ -39,9 +39,8 @@ class Verb:
     `confirm`: the label of the button for several jobs (`count`, and `shown` with a thousands separator); `keep`: the button that goes
     back; `asked`: the question about one job, or "" if its page does not ask. `danger`: it ends something. `states`: job states with
     this button, including "unresolved"; `swept`: the states that a command uses by default. `act`: the function for one job; `each`:
-    the function for many. `answers`: a text per
-    `Change`; `effects`: results that changed something. `needs_date`: it requires a date. `aborts`: it can end a run (`abort`), which
-    only the command offers.
+    the function for many. `answers`: a text per `Change`; `effects`: results that changed something. `needs_date`: it requires a date.
+    `flag`: an argument of both functions that only the command offers, with the help of its option.
     """
 
     name: str
@@ -62,7 +61,7 @@ class Verb:
     asked: Text = ""
     danger: bool = False
     needs_date: bool = False
-    aborts: bool = False
+    flag: tuple[str, str] | None = None
 
     def confirmed(self, count: int) -> str:
         """The label of the button for this number of jobs."""
@@ -81,6 +80,7 @@ _SAME: Final[dict[Change, Text]] = {
 }
 _WAITING: Final = frozenset({State.SCHEDULED})
 UNRESOLVED: Final = frozenset({"unresolved"})
+ONCE: Final = frozenset({"once"})  # a job that has a key because of once_for, in any state
 _MARK: Final[dict[Change, Text]] = {**_SAME, Change.CONFLICT: _("%(count)d unchanged (not unresolved)")}
 
 VERBS: Final = {
@@ -108,7 +108,7 @@ VERBS: Final = {
                 Change.RUNNING: _("%(count)d already running (asked to stop)"),
             },
             effects=frozenset({Change.DONE, Change.RUNNING}),
-            aborts=True,
+            flag=("abort", "interrupt running jobs; without this option, they are only asked to stop"),
         ),
         Verb(
             name="run_now",
@@ -202,6 +202,29 @@ VERBS: Final = {
             states=UNRESOLVED,
             swept=UNRESOLVED,
             answers={**_MARK, Change.DONE: _("%(count)d marked as failed")},
+        ),
+        Verb(
+            name="forget",
+            label=_("Free the key"),
+            short=_("free the key"),
+            selected=_("Free the keys of selected jobs"),
+            question=_("Free the keys of these jobs? The next call with such a key schedules a new job, which repeats the work."),
+            confirm=ngettext_lazy("Free the key of %(shown)s job", "Free the keys of %(shown)s jobs", "count"),
+            asked=_("Free the key of this job? The next call with this key schedules a new job, which repeats the work."),
+            danger=True,
+            help="free the keys that jobs have because of once_for",
+            permission="forget_key",
+            act=acts.forget,
+            each=acts.forget_each,
+            states=ONCE,
+            swept=FINISHED,
+            answers={
+                **_SAME,
+                Change.DONE: _("%(count)d freed"),
+                Change.RUNNING: _("%(count)d unchanged (running)"),
+                Change.UNKNOWN: _("%(count)d without such a key"),
+            },
+            flag=("force", "also free the key of a running job"),
         ),
     )
 }

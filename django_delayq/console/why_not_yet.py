@@ -17,6 +17,7 @@ from django_delayq.console.wording import duration, second
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.ladder import POLL, Ladder
 from django_delayq.models import Attempt, Job
+from django_delayq.producer.outbox import pauses
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.states import DELIVERY, OFFER, PARKED, AttemptOutcome, State
@@ -72,6 +73,12 @@ SENTENCES: Final[Mapping[str, Promise]] = {
     "target_unlisted": _("The target %(target)s is not in TARGETS of the workers that serve the queue, so they do not run the job."),
     "paused_by": _("The queue %(queue)s has been paused by %(who)s since %(date)s."),
     "paused": _("The queue %(queue)s has been paused since %(date)s."),
+    "task_paused_by": _("The task %(name)s has been paused by %(who)s since %(date)s."),
+    "task_paused": _("The task %(name)s has been paused since %(date)s."),
+    "name_paused_by": _("The name %(name)s has been paused by %(who)s since %(date)s."),
+    "name_paused": _("The name %(name)s has been paused since %(date)s."),
+    "paused_until": _("The pause ends at %(date)s."),
+    "returns": _("The pause of %(name)s has ended. The jobs that it held return gradually."),
     "paused_reason": _("Reason: %(reason)s"),
     "name_taken": _("The job is due and is waiting for the name %(name)s. The job %(job)s has held this name since %(date)s."),
     "names_taken": _(
@@ -118,6 +125,8 @@ def of(job: Job, view: JobView | None, trouble: str) -> list[Why]:
     depth, workers = _seen(job)
     if depth.paused:
         return [*later, *_paused(depth)]
+    if view.paused:
+        return [*later, *_paused_word(view)]
     if conf.get().queue(job.queue).pulled:
         return later or [_pulled(depth, view.now_ms)]
     if wait <= 0 and workers is None:
@@ -228,7 +237,22 @@ def _blocked(job: Job, view: JobView) -> Why:
 def _paused(depth: QueueDepth) -> list[Why]:
     fields = {"queue": depth.queue, "date": clock.from_ms(depth.paused_ms)}
     found = Why("paused_by", {**fields, "who": depth.paused_by}) if depth.paused_by else Why("paused", fields)
-    return [found, Why("paused_reason", {"reason": depth.paused_reason})] if depth.paused_reason else [found]
+    more = [Why("paused_until", {"date": clock.from_ms(depth.paused_until_ms)})] if depth.paused_until_ms else []
+    more += [Why("paused_reason", {"reason": depth.paused_reason})] if depth.paused_reason else []
+    return [found, *more]
+
+
+def _paused_word(view: JobView) -> list[Why]:
+    kind, _, name = view.paused.partition(":")
+    row = pauses.of_word(view.paused)
+    if row is None or row.paused_at is None or 0 < pauses.until_ms(row) <= view.now_ms:
+        return [Why("returns", {"name": name})]
+    found = [
+        Why(f"{kind}_paused_by" if row.paused_by else f"{kind}_paused", {"name": name, "who": row.paused_by, "date": row.paused_at})
+    ]
+    if row.until:
+        found.append(Why("paused_until", {"date": row.until}))
+    return [*found, Why("paused_reason", {"reason": row.paused_why})] if row.paused_why else found
 
 
 def _pulled(depth: QueueDepth, now_ms: int) -> Why:

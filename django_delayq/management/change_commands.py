@@ -1,4 +1,4 @@
-"""The subcommands that change jobs or queues: cancel, reschedule, run-now, requeue, pause, resume, purge and prune. They call the
+"""The subcommands that change jobs or queues: cancel, reschedule, run-now, requeue, purge and prune. They call the
 functions of the producer, and report the result of each.
 """
 
@@ -49,8 +49,8 @@ def actor() -> str:
 def change(verb: Verb, out: TextIO, options: dict[str, Any]) -> int:
     """Applies a verb to the jobs that ids, a key or a filter choose."""
     how = {"actor": actor(), "reason": options["reason"]}
-    if verb.aborts:
-        how["abort"] = options["abort"]
+    if verb.flag:
+        how[verb.flag[0]] = options[verb.flag[0]]
     if verb.needs_date:
         if (options["delay"] is None) == (options["run_at"] is None):
             raise UsageError("Specify either --delay or --run-at.")
@@ -124,25 +124,6 @@ def _report(out: TextIO, options: dict[str, Any], verb: Verb, answers: Sequence[
                 note = (ABORTED if options["abort"] else ASKED) if asked else ""
                 out.write(f"  {name}: {WORDS[answer['change']]}.{note}\n")
     return 0 if all_done else 1
-
-
-def pause(out: TextIO, options: dict[str, Any]) -> int:
-    """Pause a queue, so that workers claim no more of its jobs; running jobs continue. The JSON document has `queue`, `paused` and
-    `changed`.
-    """
-    return _set_paused(out, options, paused=True)
-
-
-def resume(out: TextIO, options: dict[str, Any]) -> int:
-    """Resume a paused queue. The JSON document has `queue`, `paused` and `changed`."""
-    return _set_paused(out, options, paused=False)
-
-
-def _set_paused(out: TextIO, options: dict[str, Any], *, paused: bool) -> int:
-    queue = known_queue(options["queue"]) or ""
-    changed = (queues.pause if paused else queues.resume)(queue, actor=actor(), reason=options["reason"])
-    done, same = ("is paused", "is already paused") if paused else ("is resumed", "is not paused")
-    return print_result(out, options, {"queue": queue, "paused": paused, "changed": changed}, f"{queue} {done if changed else same}.")
 
 
 def purge(out: TextIO, options: dict[str, Any]) -> int:

@@ -25,6 +25,7 @@ from django_delayq.findings import Finding
 from django_delayq.management import UsageError
 from django_delayq.management.change_commands import confirm
 from django_delayq.management.output import duration, print_json, progress, shown
+from django_delayq.management.pause_commands import paused_row
 from django_delayq.management.queue_findings import redis_findings
 from django_delayq.mirror import reconcile_rows
 from django_delayq.mirror.checkpoint import locked_checkpoint, needs_restore
@@ -33,7 +34,7 @@ from django_delayq.mirror.reconcile_rows import end_of, leave_to_a_person, unkno
 from django_delayq.mirror.relay import unlisted_requests
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import PARKED_ROWS, UNPUBLISHED, Job, Periodic, SetAside, database
-from django_delayq.producer.outbox import rows
+from django_delayq.producer.outbox import pauses, rows
 from django_delayq.producer.put import batches
 from django_delayq.producer.stores import stores
 from django_delayq.signing import Signer
@@ -111,6 +112,12 @@ def _row_findings() -> Iterator[Finding]:
             f"The database rejected events of {queue!r}: {count}, the first at {shown(first)}. The rows of their jobs are out of date.",
             f"To list the events, run manage.py delayq set-aside --queue {queue}. After you have fixed the cause, add --retry.",
         )
+    for row in pauses.of_words():
+        kind, _, name = row.word.partition(":")
+        if row.paused_at and (kind != "queue" or row.missing):  # other paused queues are found in Redis
+            away = f" Not confirmed by: {', '.join(row.missing.split())}." if row.missing else ""
+            hint = f"To resume it, run manage.py delayq resume {'' if kind == 'queue' else f'--{kind} '}{name}"
+            yield Finding("D005", f"The {kind} {name!r} is {paused_row(row)}.{away}", hint)
     if count := overview.count_unresolved():
         text = f"Unresolved jobs: {overview.count_text(count)}. No event of this site shows how they ended."
         yield Finding("D033", f"{text} Another site may use this Redis database, or Redis lost data.")

@@ -94,7 +94,7 @@ def _erase(store: QueueStore, jobs: Iterable[UUID], by: str, reason: str) -> int
         gone = list(ended.filter(pk__in=states).select_for_update().values_list("pk", flat=True))
         delete_jobs(gone)
         SetAside.objects.filter(job_id__in=gone).delete()
-        PeriodKey.objects.filter(job__in=gone).delete()
+        PeriodKey.objects.filter(job__in=gone, period_ms=None).delete()  # those of once_for still prevent a second charge
         if apps.is_installed("django_delayq.contrib.gateway"):
             apps.get_model("delayq_gateway", "KeptAnswer").objects.filter(job__in=gone).delete()
         if gone:

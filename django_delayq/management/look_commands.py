@@ -261,12 +261,13 @@ def _place(queue: str, partition: int) -> str:
 
 
 def paused(row: dict[str, Any]) -> str:
-    """When, by whom and why a queue was paused; "" if it is not paused. `row`: a depth as a dict."""
+    """When, by whom, why and until when a queue or a word was paused; "" if it is not paused. `row`: a depth as a dict."""
     if not row["paused_ms"]:
         return ""
     by = f" by {one_line(row['paused_by'])}" if row["paused_by"] else ""
     why = f": {one_line(row['paused_reason'])}" if row["paused_reason"] else ""
-    return f"paused since {shown(clock.from_ms(row['paused_ms']))}{by}{why}"
+    until = f" until {shown(clock.from_ms(row['paused_until_ms']))}" if row["paused_until_ms"] else ""
+    return f"paused since {shown(clock.from_ms(row['paused_ms']))}{until}{by}{why}"
 
 
 def embedded_server(out: TextIO, options: dict[str, Any]) -> int:

@@ -31,10 +31,16 @@ ESCAPED: Final = str.maketrans({"\\": "\\\\", '"': '\\"'})
 
 
 def found(
-    model: type[Model], columns: Sequence[str], by: str, ids: Sequence[UUID], where: str, connection: BaseDatabaseWrapper
+    model: type[Model],
+    columns: Sequence[str],
+    by: str,
+    ids: Sequence[UUID],
+    where: str,
+    connection: BaseDatabaseWrapper,
+    last: str = "",
 ) -> list[tuple[Any, ...]]:
-    """The rows whose column `by` is one of these ids, if they meet the condition."""
-    names = ", ".join(f'"{name}"' for name in columns)
+    """The rows whose column `by` is one of these ids, if they meet the condition. `last`: an expression whose value ends each row."""
+    names = ", ".join(f'"{name}"' for name in columns) + (last and f", {last}")
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {names} FROM {_table(model)} WHERE {by} = ANY(%s::uuid[]) AND {where}", [_array(_uuid, ids)])
         rows: list[tuple[Any, ...]] = cursor.fetchall()

@@ -17,22 +17,35 @@ from django.db.models.constants import OnConflict
 
 
 def found(
-    model: type[Model], columns: Sequence[str], by: str, ids: Sequence[UUID], where: str, connection: BaseDatabaseWrapper
+    model: type[Model],
+    columns: Sequence[str],
+    by: str,
+    ids: Sequence[UUID],
+    where: str,
+    connection: BaseDatabaseWrapper,
+    last: str = "",
 ) -> list[tuple[Any, ...]]:
-    """The rows whose column `by` is one of these ids, if they meet the condition."""
+    """The rows whose column `by` is one of these ids, if they meet the condition. `last`: an expression whose value ends each row."""
     if not ids:
         return []  # MySQL does not accept an empty list
     way, quote = _prepared(model, by), connection.ops.quote_name
     condition = f"{quote(by)} IN ({', '.join(['%s'] * len(ids))}) AND {where}"
-    return read(model, columns, condition, [way(id, connection=connection) for id in ids], connection)
+    return read(model, columns, condition, [way(id, connection=connection) for id in ids], connection, last)
 
 
 def read(
-    model: type[Model], columns: Sequence[str], condition: str, parameters: Sequence[Any], connection: BaseDatabaseWrapper
+    model: type[Model],
+    columns: Sequence[str],
+    condition: str,
+    parameters: Sequence[Any],
+    connection: BaseDatabaseWrapper,
+    last: str = "",
 ) -> list[tuple[Any, ...]]:
-    """The rows that meet a condition. Its names are quoted, and its parameters have the form that this database takes."""
+    """The rows that meet a condition. Its names are quoted, and its parameters have the form that this database takes. `last`: see
+    `found`.
+    """
     with connection.cursor() as cursor:
-        cursor.execute(f"{_select(model, tuple(columns), connection.alias)} WHERE {condition}", parameters)
+        cursor.execute(f"{_select(model, tuple(columns), connection.alias, last)} WHERE {condition}", parameters)
         rows: list[tuple[Any, ...]] = list(cursor.fetchall())
     if not rows:
         return rows
@@ -75,9 +88,9 @@ def update(
 
 
 @cache
-def _select(model: type[Model], columns: tuple[str, ...], using: str) -> str:
+def _select(model: type[Model], columns: tuple[str, ...], using: str, last: str) -> str:
     quote = connections[using].ops.quote_name
-    return f"SELECT {', '.join(map(quote, columns))} FROM {quote(model._meta.db_table)}"
+    return f"SELECT {', '.join(map(quote, columns))}{last and f', {last}'} FROM {quote(model._meta.db_table)}"
 
 
 @cache

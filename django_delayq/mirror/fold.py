@@ -52,6 +52,7 @@ ENDS: Final = frozenset({EventKind.CRASHED, EventKind.SUCCEEDED, EventKind.RETRI
 ENDED_OTHERWISE: Final = ENDED_BADLY | {EventKind.CANCELLED, EventKind.EXPIRED}
 OF_RUNS: Final = ENDS | {EventKind.CLAIMED, EventKind.CANCELLED}  # their fourth field is the fence
 LAST_ENDS: Final = frozenset({EventKind.SUCCEEDED, EventKind.FAILED})
+CANCELLING: Final = frozenset({EventKind.CANCELLED, EventKind.EXPIRED, EventKind.MERGED})
 CARRYING: Final = frozenset({EventKind.SCHEDULED, EventKind.REQUEUED, EventKind.RESTORED})  # the record, without durability
 KINDS: Final[Mapping[str, EventKind]] = {kind.value: kind for kind in EventKind}
 UNKNOWN_KIND: Final = "unknown kind"
@@ -204,6 +205,8 @@ class Batch:
     fence). `records`: the records that Redis keeps of failed jobs without a row. `logged`: the pairs of `perhaps_logged` that have
     Event rows. `committed`: for jobs that ended without success although an atomic run has committed, the result of that run.
     `asked`: the notes of requeues that were asked for. The batch returns in `answered` the notes of requeues that were carried out.
+    `keys_wait`: period keys may wait for the ends of their jobs. `rowless`: the last such event of each job that has no row;
+    `reopened`: jobs that were put back after their end.
     """
 
     queue: str
@@ -223,6 +226,9 @@ class Batch:
     runs: dict[UUID, list[RunRow]] = field(default_factory=dict)
     aside: list[RefusedItem] = field(default_factory=list)
     failed: list[tuple[UUID, Entry]] = field(default_factory=list)  # jobs that have failed for good, each with its entry
+    keys_wait: bool = True
+    rowless: dict[UUID, EventKind] = field(default_factory=dict)
+    reopened: set[UUID] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         for (id, _), run in self.attempts.items():
@@ -270,6 +276,7 @@ class Batch:
             if job is None:
                 job = self._missing(id, item, at)
                 if job is None:
+                    self._note_rowless(id, kind)
                     continue
                 self.jobs[id] = job
             folded.add(id)
@@ -286,10 +293,29 @@ class Batch:
                 job.fingerprint, job.result = "", self.committed.get(id, job.result)
             if job.state == State.FAILED != before:
                 self.failed.append((id, entry))
+            if before in FINISHED and job.state in UNFINISHED:
+                self.reopened.add(id)
             job.last_event = entry.id
             self.changed[id] = job
             if kind in LOGGED and not is_debounced(kind, item):
                 self._log(entry, item.number, kind, id, at, event_detail(kind, item))
+
+    def ends_of_keys(self, drop: Collection[UUID]) -> tuple[list[UUID], list[UUID]] | None:
+        """The jobs whose periods begin, since they succeeded or failed, and the cancelled jobs without a row. `drop`: the jobs whose
+        rows are deleted. None: there are none.
+        """
+        over = [id for id, job in self.changed.items() if job.state in (State.SUCCEEDED, State.FAILED)]
+        over += [id for id, kind in self.rowless.items() if kind in LAST_ENDS]
+        cancelled = [id for id in drop if self.changed[id].state == State.CANCELLED]
+        cancelled += [id for id, kind in self.rowless.items() if kind in CANCELLING]
+        return (over, cancelled) if over or cancelled else None
+
+    def _note_rowless(self, id: UUID, kind: EventKind) -> None:
+        if kind in LAST_ENDS or kind in CANCELLING:
+            self.rowless[id] = kind
+        elif kind is EventKind.REQUEUED:
+            self.rowless.pop(id, None)
+            self.reopened.add(id)
 
     def _stays(self, job: JobRow | None, id: UUID, kind: EventKind) -> bool:
         """Whether the row has ended, and this event may not change that. Each note of a requeue allows one requeue."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import starmap
-from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -21,7 +20,6 @@ from django_delayq.mirror.ends import CallWithin, JobEndedSender, call_directly,
 from django_delayq.mirror.fold import (
     ENDED_BADLY,
     ENDED_OTHERWISE,
-    OF_QUEUES,
     OF_RUNS,
     Batch,
     RefusedItem,
@@ -30,7 +28,7 @@ from django_delayq.mirror.fold import (
     perhaps_logged,
 )
 from django_delayq.models import Attempt, Event, Job, SetAside, database
-from django_delayq.producer.outbox import pauses
+from django_delayq.producer.outbox import period_keys
 from django_delayq.producer.outbox.jobs import committed_runs
 from django_delayq.producer.outbox.rows import JOB_COLUMNS, KNOWN, REQUEUE_ASKED, WHOLE, JobRow, RunRow, clean
 from django_delayq.signing import Signer
@@ -50,7 +48,6 @@ ITEMS: Final = 5000  # a batch ends with the entry that reaches this many items
 IDLE: Final = 0.25  # seconds between looks at an empty stream
 TOKEN_LASTS: Final = 30.0  # seconds; then an idle mirror makes a new token, so that older copies of the database are recognized
 TAKEN: Final = 0.3  # seconds until the next look whether another mirror has folded these entries
-KIND: Final = attrgetter("kind")
 ARRAYS: Final = ("postgresql",)  # databases that take rows as arrays
 PUT_OFF_KEPT: Final = 10  # attempts in a row, of one job
 CHUNK: Final = 500  # rows per statement, and ids per query: SQLite takes 999 variables in its older builds
@@ -230,10 +227,6 @@ class MirrorLoop:
                 mine.update(mirror_tokens=tokens)
             elif way is None:
                 self._write(entries)
-                for entry in entries:
-                    of_queue = not OF_QUEUES.isdisjoint(map(KIND, entry.items))
-                    if of_queue and position(entry.id) > position(checkpoint.last_event):
-                        pauses.fold(self.queue.name, self.partition, entry)  # an old copy repeats events that have passed
             elif not way(entries):
                 return AGAIN
             last = after
@@ -338,13 +331,14 @@ class MirrorLoop:
         wanted = ids_of(entries)
         jobs: dict[UUID, JobRow] = {}
         attempts: dict[tuple[UUID, str], RunRow] = {}
+        waits = 1  # without a row it is not known, and the statement about the keys finds none
         backend = database.connection()
         bulk, columns = (bulk_arrays, KNOWN) if backend.vendor in ARRAYS else (bulk_values, WHOLE)
         for start in range(0, len(wanted), CHUNK):
             chunk = wanted[start : start + CHUNK]
-            for row in bulk.found(Job, columns, "id", chunk, "TRUE", backend):
-                job = jobs[row[0]] = JobRow(*row)
-                job.known = True
+            for row in bulk.found(Job, columns, "id", chunk, "TRUE", backend, period_keys.WAITS):
+                job = jobs[row[0]] = JobRow(*row[:-1])
+                job.known, waits = True, row[-1]
             for row in bulk.found(Attempt, ATTEMPT_COLUMNS, "job_id", chunk, "finished_at IS NULL", backend):
                 attempts[row[0], row[1]] = RunRow(*row)
         logged = perhaps_logged(entries, jobs)
@@ -361,6 +355,7 @@ class MirrorLoop:
             signer=self.signer,
             committed=self._committed(ended) if ended else {},
             asked=self._requested_requeues(entries) if self.signer is not None else {},
+            keys_wait=bool(waits),
         )
 
     def _requested_requeues(self, entries: list[Entry]) -> dict[UUID, list[int]]:
@@ -408,6 +403,10 @@ class MirrorLoop:
             runs = [run for run in runs if run.job_id not in drop]
             events = [event for event in events if event.job_id not in drop]
         self._write_rows(kept, runs)
+        if batch.reopened:
+            period_keys.reopen(batch.reopened)
+        if (batch.keys_wait or batch.reopened) and (over := batch.ends_of_keys(drop)):
+            period_keys.ended(*over)
         if put_off := {run.job_id for run in runs if run.outcome in PUT_OFF}:
             drop_put_off(list(put_off))
         Event.objects.bulk_create(events, batch_size=CHUNK, ignore_conflicts=True)

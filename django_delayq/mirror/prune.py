@@ -17,14 +17,17 @@ from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint
 from django_delayq.models import Attempt, Event, Job, Operation, SetAside, Step, Tick, database
 from django_delayq.producer.outbox import agreed_clock, period_keys
 from django_delayq.producer.outbox.agreed_clock import ClocksDiffer
+from django_delayq.producer.stores import stores
 from django_delayq.states import FINISHED, EndingKind, State
 from django_delayq.store.connection.places import Places
-from django_delayq.store.scripts.queue import QueueStore
+from django_delayq.store.scripts.events import EventLog
+from django_delayq.store.scripts.queue import MOST, QueueStore
 
 BATCH: Final = 500
 PAUSE: Final = 60.0
 MERGED_KEPT: Final = timedelta(hours=1)
 MERGED_SEEN: Final = timedelta(days=2)  # how far back the first look goes
+LOST_PAUSE: Final = 3_600.0
 TIDY: Final = 20.0
 STEPS_KEPT: Final = 30 * 24 * 3_600.0  # longer than any retry ladder, so that the job cannot be delivered again
 FAILED_IN_REDIS_MS: Final = 7 * 24 * 3_600_000  # a failed record is kept in Redis that long; its row decides the rest
@@ -71,6 +74,7 @@ class PruneLoop:
         # There is no index for merged rows. So after the first look, only newer rows are read. Merged rows that a mirror writes late
         # stay as long as other cancelled jobs.
         self._merged_since: datetime | None = None
+        self._lost_at = 0.0  # when (monotonic) to look for lost jobs again
 
     def poll(self) -> float:
         """One batch. Returns seconds to sleep: 0 when more may be there.
@@ -82,7 +86,17 @@ class PruneLoop:
         if self.prune(merged_since=self._merged_since or began - MERGED_SEEN) >= BATCH:
             return 0.0
         self._merged_since = began - 2 * MERGED_KEPT
+        if clock.monotonic() >= self._lost_at:
+            period_keys.end_lost(self.queue.name, began, self._unknown, MOST)
+            self._lost_at = clock.monotonic() + LOST_PAUSE
         return PAUSE
+
+    def _unknown(self, jobs: list[UUID]) -> list[UUID]:
+        found: list[UUID] = []
+        for partition, some in by_partition(jobs).items():
+            store = stores.queue(self.queue.name, partition)
+            found += EventLog(store.link, store.keys).unknown(some)
+        return found
 
     def now(self) -> datetime:
         """The time that decides which rows are old. Raises: see `poll`."""
@@ -129,6 +143,7 @@ class PruneLoop:
 
 def delete_jobs(jobs: Sequence[UUID]) -> None:
     """Deletes the rows of these jobs. The caller holds the lock of their checkpoint."""
+    period_keys.keep_ends(jobs)
     Attempt.objects.filter(job_id__in=jobs).delete()
     Event.objects.filter(job_id__in=jobs).delete()
     Step.objects.filter(job_id__in=jobs).delete()

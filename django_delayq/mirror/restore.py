@@ -36,6 +36,7 @@ from django_delayq.store.connection.places import Places
 from django_delayq.store.scripts import decode
 from django_delayq.store.scripts.decode import position
 from django_delayq.store.scripts.events import FIRST, EventLog
+from django_delayq.store.scripts.limits import RESTORE
 from django_delayq.store.scripts.queue import MOST, QueueStore
 from django_delayq.store.scripts.recovery import ADOPT, FOUND, REST, SWEEP, Confirmed, Epoch, EpochStore, RestoreItem, fresh_generation
 from django_delayq.store.scripts.site import SiteRefused
@@ -48,7 +49,7 @@ WHOLE: Final = 60.0  # seconds between looks at all changes of an hour
 WAIT: Final = 0.05
 BUSY_MS: Final = 5000  # a restore that has reported no progress for so long is considered dead
 SLICE: Final = 1.0  # seconds of work per pass; to restore jobs is more urgent than to fold their events
-ACTOR: Final = pauses.RESTORE
+ACTOR: Final = RESTORE
 
 
 class _Moved(Exception):

@@ -17,7 +17,7 @@ from django_delayq.models.database import DelayqModel as DelayqModel
 from django_delayq.models.database import ExactJSONField as ExactJSONField
 from django_delayq.models.database import JSONText as JSONText
 from django_delayq.models.database import PartialIndex
-from django_delayq.models.internal import Checkpoint, Operation, QueueState, SetAside
+from django_delayq.models.internal import Checkpoint, Operation, Pause, SetAside
 from django_delayq.models.internal import CommitRequest as CommitRequest
 from django_delayq.models.internal import PeriodKey as PeriodKey
 from django_delayq.models.internal import Site as Site
@@ -126,6 +126,7 @@ class Job(DelayqModel):
             ("run_now_job", "Can run jobs now"),
             ("reschedule_job", "Can reschedule jobs"),
             ("resolve_job", "Can mark unresolved jobs as succeeded or failed"),
+            ("forget_key", "Can free the keys of jobs before their period ends"),
             ("edit_job", "Can requeue jobs with different arguments"),
             ("export_job", "Can export lists of jobs"),
             ("view_sensitive", "Can see masked arguments"),
@@ -228,7 +229,7 @@ class Queue(Job):
         verbose_name = _("queue")
         verbose_name_plural = _("queues")
         default_permissions = ("view",)
-        permissions = (("pause_queue", "Can pause and resume queues"), ("purge_queue", "Can purge queues"))
+        permissions = (("pause_queue", "Can pause and resume queues, tasks and names"), ("purge_queue", "Can purge queues"))
 
 
 class Worker(Job):
@@ -325,9 +326,9 @@ __all__ = (
     "Event",
     "Job",
     "Operation",
+    "Pause",
     "Periodic",
     "Queue",
-    "QueueState",
     "SeenDeclaration",
     "SetAside",
     "Step",

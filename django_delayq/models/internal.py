@@ -52,18 +52,24 @@ class SetAside(DelayqModel):
         return f"{self.queue} {self.stream_id}/{self.item} {visible(self.kind)}"
 
 
-class QueueState(DelayqModel):
-    """The pause of a partition, which survives if Redis loses its data. `paused_at` is NULL if the partition is not paused."""
+class Pause(DelayqModel):
+    """The pause of a queue, a task or a concurrency name. It survives if Redis loses its data. `word` is `queue:`, `task:` or `name:`
+    and the name. `paused_at` is NULL if it is no longer paused. `until` is its end. `pace_ms` is the time between two of the jobs that
+    return after it. `missing` lists the partitions of which Redis has not confirmed the latest change yet. `digest` is of the word,
+    because databases compare text differently.
+    """
 
-    queue: models.CharField[str, str] = models.CharField(max_length=100)
-    partition: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(default=0)
+    word: models.CharField[str, str] = models.CharField(max_length=210)
+    digest: models.CharField[str, str] = models.CharField(max_length=64, unique=True)
     paused_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
     paused_by: models.CharField[str, str] = models.CharField(max_length=200, blank=True, default="")
     paused_why: models.TextField[str, str] = models.TextField(blank=True, default="")
+    until: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
+    pace_ms: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(default=0)
+    missing: models.TextField[str, str] = models.TextField(blank=True, default="")
 
     class Meta(DelayqModel.Meta):
-        db_table = "delayq_queue_state"
-        constraints = (models.UniqueConstraint(fields=["queue", "partition"], name="delayq_queue_state_partition"),)
+        db_table = "delayq_pause"
 
 
 class UncheckedKey(DelayqModel):
@@ -82,16 +88,24 @@ class UncheckedKey(DelayqModel):
 class PeriodKey(DelayqModel):
     """A key that schedules one job in a period. `digest`: of the scope, the queue and the key. It is written in the transaction of the
     job's row; for a job without a row it is committed before Redis is asked. `until`: the end of the period by the database's clock;
-    NULL: the job is unfinished.
+    NULL: no end of the job was mirrored. `period_ms`: the period begins when the job ends; NULL: it began at `at`, when the job
+    got the key.
     """
 
     digest: models.CharField[str, str] = models.CharField(max_length=64, primary_key=True)
     job: models.UUIDField[UUID, UUID] = models.UUIDField()
     until: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
+    period_ms: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
+    at: models.DateTimeField[datetime, datetime] = models.DateTimeField()
+    queue: models.CharField[str, str] = models.CharField(max_length=100)
+    task: models.CharField[str, str] = models.CharField(max_length=200)
 
     class Meta(DelayqModel.Meta):
         db_table = "delayq_period_key"
-        indexes = (models.Index(fields=["until"], name="delayq_period_key_until"),)
+        indexes = (
+            models.Index(fields=["until"], name="delayq_period_key_until"),
+            models.Index(fields=["job"], name="delayq_period_key_job"),
+        )
 
 
 class CommitRequest(DelayqModel):

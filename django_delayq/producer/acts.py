@@ -1,4 +1,5 @@
-"""Changes a scheduled job: cancel, reschedule, run now, requeue, and mark an unresolved job as succeeded or as failed.
+"""Changes a scheduled job: cancel, reschedule, run now, requeue, mark an unresolved job as succeeded or as failed, and free the key
+of a job before its period ends.
 
 The changes take effect at once, not at the commit: the answer, a `Change`, is the truth at that moment. With `at_commit=True`, a
 cancel or a reschedule is part of the open transaction. A change of a job that the open transaction schedules is always part of that
@@ -15,15 +16,16 @@ from typing import Never
 from uuid import UUID
 
 from django_delayq import durations
-from django_delayq.exceptions import ConfigError
+from django_delayq.exceptions import ConfigError, DelayqError
 from django_delayq.producer import changes, commit_requests, lookup, outbox
 from django_delayq.producer.async_api import refuse_loop, twin
 from django_delayq.producer.changes import Answer, Cancel, ChangeTarget, JobChange, Move
 from django_delayq.producer.commit import JobRef, warn_immediate
 from django_delayq.producer.lookup import check_words
 from django_delayq.producer.options import date
-from django_delayq.producer.outbox.shapes import StoredJob
+from django_delayq.producer.outbox.shapes import Once, StoredJob
 from django_delayq.producer.put_back import Requeue
+from django_delayq.producer.stores import stores
 from django_delayq.states import FINISHED, Change, State
 from django_delayq.store.scripts.queue import QueueStore
 
@@ -236,4 +238,53 @@ def mark_failed_each(jobs: Iterable[ChangeTarget], *, actor: str = "", reason: s
     return changes.each(Mark(actor, reason, State.FAILED), jobs)
 
 
+def forget(
+    job: JobRef | UUID | str | None = None,
+    *,
+    key: str | None = None,
+    queue: str | None = None,
+    force: bool = False,
+    actor: str = "",
+    reason: str = "",
+) -> Change:
+    """Frees a key that a job has because of `once_for`, before its period ends. The next call with that key schedules a new job. You
+    can pass `key` and `queue`, a job, or an id. The change is part of the open transaction.
+
+    The result is `unknown` if no job has the key, and `running` if the job is running. A second job could then repeat the same work at
+    the same time. With `force`, the key is freed nevertheless.
+
+    Raises:
+        ConfigError: `django_delayq` isn't in INSTALLED_APPS.
+        StoreUnavailable: Redis can't be reached, so it is unknown whether the job is running. Only raised without `force`.
+    """
+    refuse_loop("delayq.aforget(…)")
+    check_words("forget()", actor, reason)
+    outbox.check_installed()
+    if key is not None:
+        once = Once.of_job(lookup.keyed(key, queue, job), key)
+        found = outbox.period_keys.find(once, stores.places.shared)
+        taken = None if found is None else (once.digest, found.job)
+    else:
+        row = outbox.period_keys.of_job(lookup.target(job, queue)[0])
+        taken = None if row is None or queue not in (None, row.queue) else (row.digest, row.job)
+        queue = None if row is None else row.queue
+    if taken is None or queue is None:
+        return Change.UNKNOWN
+    if not force:
+        view = stores.view_of(taken[1], queue)
+        if view is not None and view.state == "running":
+            return Change.RUNNING
+    return Change.DONE if outbox.period_keys.forget(*taken, queue, actor, reason) else Change.UNKNOWN
+
+
+def forget_each(jobs: Iterable[ChangeTarget], *, force: bool = False, actor: str = "", reason: str = "") -> Iterator[Answer]:
+    """As `forget`, for many jobs. Yields the answer for each job, in order."""
+    for id, queue, _ in jobs:
+        try:
+            yield forget(id, queue=queue, force=force, actor=actor, reason=reason)
+        except DelayqError as error:
+            yield changes.for_caller(error)
+
+
 acancel, areschedule, arun_now, arequeue = twin(cancel), twin(reschedule), twin(run_now), twin(requeue)
+aforget = twin(forget)

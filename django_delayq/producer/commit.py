@@ -18,6 +18,7 @@ from django_delayq import clock, conf, ids
 from django_delayq.job_meta import SharedName
 from django_delayq.producer import outbox
 from django_delayq.producer.options import JobTemplate
+from django_delayq.producer.outbox.shapes import Once
 from django_delayq.states import Change
 from django_delayq.store.scripts.record import ScheduleItem
 
@@ -74,13 +75,14 @@ class Plan(ScheduleItem):
         delay_ms: counts from now.
 
     `shared_name`: the concurrency name, of which a limited number of jobs runs at a time; `started`: when the delay began
-    (monotonic); `epoch`: the epoch of the queue, as it was known then; `withdrawn`: the same transaction has cancelled the job.
+    (monotonic); `epoch`: the epoch of the queue, as it was known then; `withdrawn`: the same transaction has cancelled the job;
+    `once`: the key that schedules one job per period.
 
     Raises:
         PayloadError: the record cannot hold the key, or the expiry.
     """
 
-    __slots__ = ("epoch", "job", "partition", "shared_name", "started", "template", "withdrawn")
+    __slots__ = ("epoch", "job", "once", "partition", "shared_name", "started", "template", "withdrawn")
 
     # Not the __init__ of the dataclass: one plan is made per job, and most values come from the checked template.
     def __init__(self, template: JobTemplate, job: Any, payload: bytes, expires_ms: int, delay_ms: int | None) -> None:
@@ -97,6 +99,7 @@ class Plan(ScheduleItem):
         # From this id: the job may later point to another job.
         self.partition = ids.partition(job.id) if template.divided else 0
         self.shared_name: SharedName | None = None
+        self.once: Once | None = None
         self.withdrawn = False
         if expires_ms or self.key != "":
             self.__post_init__()
@@ -269,4 +272,8 @@ def _run_plans(plans: list[Plan]) -> None:
     assert _run_now is not None  # the app installs it, and settings need the app
     for plan in plans:
         plan.job.created = True
-        _run_now(plan)
+        try:
+            _run_now(plan)
+        finally:
+            if plan.once is not None and plan.once.after_end:
+                outbox.period_keys.ended([plan.id])

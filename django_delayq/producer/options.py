@@ -25,6 +25,7 @@ Durability = Literal["outbox", "redis"]
 MAX_PRIORITY: Final = 2**31 - 1  # the largest value of its column; a larger one would break the transaction of the caller
 MAX_TEMPLATES: Final = 1000
 LONGEST_LEASE: Final = 12 * 3600.0  # seconds
+PERIODS_MS: Final = (1_000, 366 * 24 * 3_600_000)  # the shortest and the longest `once_for`
 POLICIES: Final[tuple[str, ...]] = get_args(Conflict)
 DURABILITIES: Final[tuple[str, ...]] = get_args(Durability)
 
@@ -60,6 +61,7 @@ OPTIONS: Final[Mapping[str, OptionRow]] = {
     "durability": OptionRow("choice", "the durability, if it is not that of the queue", DURABILITIES, gateway=False),
     "serial": OptionRow(),
     "concurrency": OptionRow(),
+    "once_for": OptionRow("duration", "how long after the job's end its key schedules no other job"),
 }
 
 
@@ -77,6 +79,7 @@ class MessageOptions(TypedDict, total=False):
     meta: Mapping[str, Any] | None
     using: str | None
     durability: Durability | None
+    once_for: durations.Delay | None
 
 
 class UntimedOptions(MessageOptions, total=False):
@@ -113,6 +116,7 @@ class Options(NamedTuple):
     durability: str | None = None
     serial: str | None = None
     concurrency: tuple[str, int] | None = None
+    once_for: durations.Delay | None = None
 
     def but(self, given: Mapping[str, Any], task: str) -> Options:
         """Returns these options with others replaced. `task`: its name, for errors.
@@ -258,6 +262,7 @@ class JobTemplate:
     carriers: bool
     horizon_ms: int
     divided: bool  # the queue has, or had, several partitions
+    once_ms: int  # the period of `once_for`; 0: none
     named: NameFormat | None
     check: Callable[[tuple[Any, ...], Mapping[str, Any]], None]
 
@@ -355,9 +360,24 @@ def _template(task: Planned, options: Options, using: str | None, config: conf.C
         carriers=bool(config.carriers),
         horizon_ms=queue.horizon_ms if durable else 0,
         divided=queue.divided,
+        once_ms=0 if options.once_for is None else _period(options, alias, config.database, where),
         named=_named(options, task, where),
         check=task.check_typed if config.check_types else task.check_arguments,
     )
+
+
+def _period(options: Options, alias: str, rows: str, where: str) -> int:
+    """Returns the milliseconds of `once_for`."""
+    ms, (least, most) = duration(options.once_for, "once_for", where), PERIODS_MS
+    if not least <= ms <= most:
+        raise ConfigError(f"{where}: once_for={options.once_for!r} must be from one second to 366 days.")
+    if options.on_conflict != "keep":
+        raise ConfigError(
+            f"{where}: once_for requires on_conflict='keep', because the first job of a period keeps its key. Remove "
+            f"on_conflict={options.on_conflict!r}."
+        )
+    _check_outbox(alias, rows, where, period=True)
+    return ms
 
 
 def _named(options: Options, task: Planned, where: str) -> NameFormat | None:
@@ -416,8 +436,13 @@ def _check_options(options: Options, where: str) -> None:
     attempts(options.max_attempts, where)
 
 
-def _check_outbox(alias: str, rows: str, where: str) -> None:
+def _check_outbox(alias: str, rows: str, where: str, *, period: bool = False) -> None:
     outbox.check_installed()
+    if alias != rows and period:
+        raise ConfigError(
+            f"{where}: using={alias!r}, but the database {rows!r} (DELAYQ['DATABASE']) stores the keys of once_for, so they cannot be "
+            "part of that transaction. Remove using or once_for."
+        )
     if alias != rows:
         raise ConfigError(
             f"{where}: using={alias!r}, but jobs are stored in the database {rows!r} (DELAYQ['DATABASE']), so their rows "

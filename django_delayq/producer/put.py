@@ -27,13 +27,13 @@ from django_delayq.producer.commit import Plan, Publication
 from django_delayq.producer.horizon import HorizonRows
 from django_delayq.producer.job import Job
 from django_delayq.producer.options import JobTemplate
-from django_delayq.producer.outbox.shapes import AlreadyScheduled, Once, WaitingRow
+from django_delayq.producer.outbox.shapes import AlreadyScheduled, TakenKey, WaitingRow, WantedKey
 from django_delayq.producer.publish import Publisher, Sent
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
 from django_delayq.store.connection.error_replies import StoreError, StoreRefused
 from django_delayq.store.connection.link import FanOut
-from django_delayq.store.scripts.record import CREATED, FORBIDDEN, REFUSED, ScheduleReply, ScheduleStatus
+from django_delayq.store.scripts.record import CREATED, FORBIDDEN, REFUSED, REPEATS, ScheduleReply, ScheduleStatus
 from django_delayq.store.scripts.replicas import ReplicasLack
 
 T = TypeVar("T")
@@ -41,9 +41,11 @@ K = TypeVar("K")
 LINK: Final = attrgetter("publisher.store.link")
 logger = Logger("django_delayq.producer")
 
+ONCE: Final = attrgetter("once")
 HELD: Final = frozenset({"kept", "moved", "taken", "running"})  # replies about the holder of a key
 UNREACHED: Final = "redis_away"  # the next call may find a server, such as the next primary
 LATE_PUBLISH: Final = 30.0  # seconds; a commit later than that is left to the relay
+RESENT_MS: Final = 50 * 60_000  # Redis knows an ended job for an hour
 
 
 class PlanGroup(NamedTuple):
@@ -96,36 +98,19 @@ class PipelinedCall:
 waiting: Final = Untaken()
 
 
-def put_one(plan: Plan, inserted: Callable[[Job], None] | None = None, once: Once | None = None) -> Job:
+def put_one(plan: Plan, inserted: Callable[[Job], None] | None = None) -> Job:
     """Schedules one job. `inserted` is called with the job when its row is written and Redis does not have it yet, so before any
     worker runs it. It is not called for a job that was merged into another one, nor in a transaction of the caller, whose commit
-    publishes. `once`: a key that schedules one job per period. If the job has no row, the key is committed first.
+    publishes.
     """
-    if once is None or plan.durable:
-        return _put_in(plan, inserted, once)
-    id = plan.id
-    _take(once, plan)
-    try:
-        job = _put_in(plan, inserted)
-    except (StoreUnavailable, KeyTaken) as error:
-        if isinstance(error, KeyTaken) or error.nothing_done:  # it is certain that Redis does not have it
-            outbox.period_keys.release(once, id)
-        raise
-    if job.created is False or plan.id != id:  # another job holds its business key; or it was sent again, see `_send_redis_only`
-        outbox.period_keys.release(once, id)
-        if job.created:
-            _take(once, plan)
-    return job
-
-
-def _put_in(plan: Plan, inserted: Callable[[Job], None] | None, once: Once | None = None) -> Job:
     job: Job = plan.job
     if plan.template.inline:
-        if inserted is not None:
-            inserted(job)
-        commit.run_inline([plan])
+        if _free([plan]):
+            if inserted is not None:
+                inserted(job)
+            commit.run_inline([plan])
         return job
-    if not plan.durable and (not plan.key or _script_decides(plan)):
+    if not plan.durable and plan.once is None and (not plan.key or _script_decides(plan)):
         connection = connections[plan.template.using]
         if not commit.is_open(connection) and (connection.autocommit or connection.get_autocommit()):  # the check itself is slow
             if inserted is not None:
@@ -136,7 +121,7 @@ def _put_in(plan: Plan, inserted: Callable[[Job], None] | None, once: Once | Non
             if (refused := _answer(plan, reply)) is not None:
                 raise refused
             return job
-    return put_all([plan], inserted=inserted, once=once)[0]
+    return put_all([plan], inserted=inserted)[0]
 
 
 def _script_decides(plan: Plan) -> bool:
@@ -149,13 +134,12 @@ def put_all(
     plans: Sequence[Plan],
     pipelined: PipelinedCall | None = None,
     inserted: Callable[[Job], None] | None = None,
-    once: Once | None = None,
 ) -> list[Job]:
     """Schedules at most 200 jobs. With `pipelined`, the calls for jobs of redis durability are still under way when this returns.
-    `inserted`, `once`: see `put_one`, which passes a single job.
+    `inserted`: see `put_one`, which passes a single job.
     """
     if plans and plans[0].template.inline:
-        commit.run_inline(plans)
+        commit.run_inline(_free(plans))
         return [plan.job for plan in plans]
     fresh = plans
     if keyed := [plan for plan in plans if plan.key]:
@@ -167,8 +151,8 @@ def put_all(
         if durable:
             if pipelined is not None:
                 pipelined.collect()  # jobs that were passed first are sent first
-            _rows_first(group, inserted and partial(inserted, group[0].job), once)
-        else:
+            _rows_first(group, inserted and partial(inserted, group[0].job))
+        elif group := [*_free(group)]:  # a period key is committed before Redis is asked
             if inserted is not None:
                 inserted(group[0].job)
             connection = connections[using]
@@ -177,19 +161,71 @@ def put_all(
     return [plan.job for plan in plans]
 
 
-def _take(once: Once, plan: Plan) -> None:
-    holder = outbox.period_keys.take(once, plan.id, stores.places.shared)
-    if holder is not None:
-        raise AlreadyScheduled(holder)
+def _free(plans: Sequence[Plan]) -> Sequence[Plan]:
+    """Takes the period keys of these jobs. Returns the jobs without such a key, and those that got theirs. The `Job` of each other
+    plan now points to the job that has the key.
+    """
+    first: dict[str, Plan] = {}
+    for plan in plans:
+        if plan.once is not None:
+            first.setdefault(plan.once.digest, plan)
+    if not first:
+        return plans
+    wanted = [WantedKey(plan.once, plan.id, plan.queue, plan.task) for plan in first.values() if plan.once is not None]
+    held = outbox.period_keys.take(wanted, stores.places.shared)
+    failpoint("producer.took_key")
+    free = []
+    for plan in plans:
+        key = None if plan.once is None else held.get(plan.once.digest)
+        if key is not None and not _may_be_unsent(plan, key):
+            _point_to(plan, key)
+        elif key is not None:
+            plan.id, plan.once = key.job, None  # it keeps the key, whatever Redis answers
+            free.append(plan)
+        elif plan.once is None or first[plan.once.digest] is plan:
+            free.append(plan)
+        else:  # the same call schedules that job
+            plan.job.id, plan.job.created, plan.job.due_ms = first[plan.once.digest].id, False, None
+    return free
 
 
-def _rows_first(plans: list[Plan], inserted: Callable[[], None] | None = None, once: Once | None = None) -> None:
+def _may_be_unsent(plan: Plan, key: TakenKey) -> bool:
+    """Whether Redis may not have received the job that has the key, because a call before this one failed. It is then sent again under
+    its id, which Redis still knows if it has received it.
+    """
+    own = plan.once is not None and plan.once.after_end and not plan.durable and not plan.template.inline
+    if not own or key.until is not None or key.age_ms >= RESENT_MS or not plan.may_know(key.task):
+        return False
+    return ids.partition(key.job) == ids.partition(plan.id) and not outbox.jobs.read([key.job])
+
+
+def _point_to(plan: Plan, key: TakenKey) -> None:
+    if plan.once is not None and not plan.once.after_end:
+        raise AlreadyScheduled(key.job)
+    if not plan.may_know(key.task):
+        raise _refused(plan, FORBIDDEN)
+    plan.job.id, plan.job.created, plan.job.due_ms = key.job, False, None
+
+
+def _settle_keys(sent: Mapping[UUID, Plan], *, undone: bool = False) -> None:
+    """Deletes the period keys of jobs without rows that were not scheduled. `sent`: the jobs by the ids under which they were sent
+    first; `_send_redis_only` may send a job again under another id. `undone`: none was scheduled.
+    """
+    for id, plan in sent.items():
+        if plan.once is not None and (undone or plan.job.created is False):
+            outbox.period_keys.release(plan.once, id)
+        elif plan.once is not None and plan.id != id:
+            outbox.period_keys.rename(plan.once, id, plan.id)
+
+
+def _rows_first(plans: Sequence[Plan], inserted: Callable[[], None] | None = None) -> None:
     connection = connections[conf.get().database]
     alone = not commit.is_open(connection)
+    once = any(map(ONCE, plans))
     if any(plan.template.horizon_ms for plan in plans):
-        _within_horizon(plans, connection, alone, inserted, once)
+        _within_horizon(plans, connection, alone, inserted)
         return
-    if once is None and alone and len(plans) == 1 and connection.get_autocommit():
+    if not once and alone and len(plans) == 1 and connection.get_autocommit():
         # A single statement commits by itself, which saves the round trips of BEGIN and COMMIT.
         failpoint("producer.commit")
         outbox.jobs.insert(plans)
@@ -199,9 +235,9 @@ def _rows_first(plans: list[Plan], inserted: Callable[[], None] | None = None, o
         finally:  # the row is committed
             _publish_rows(plans, alone=alone)
         return
-    with transaction.atomic(using=connection.alias, savepoint=once is not None):
-        if once is not None:
-            _take(once, plans[0])
+    with transaction.atomic(using=connection.alias, savepoint=once):
+        if not (plans := _free(plans)):
+            return
         outbox.jobs.insert(plans)
         connection.on_commit(Publication(plans, partial(_publish_rows, alone=alone)), robust=not alone)
         if inserted is not None and alone:
@@ -209,20 +245,18 @@ def _rows_first(plans: list[Plan], inserted: Callable[[], None] | None = None, o
         failpoint("producer.commit")
 
 
-def _within_horizon(
-    plans: list[Plan], connection: Any, alone: bool, inserted: Callable[[], None] | None = None, once: Once | None = None
-) -> None:
+def _within_horizon(plans: Sequence[Plan], connection: Any, alone: bool, inserted: Callable[[], None] | None = None) -> None:
     """Inserts jobs of a queue with a horizon: far rows wait in the database, and near rows are published like any others."""
     publish = partial(_publish_rows, alone=alone)
     with transaction.atomic(using=connection.alias):  # with a savepoint: a refusal undoes this call only
-        if once is not None:
-            _take(once, plans[0])
+        if not (plans := _free(plans)):
+            return
         written = HorizonRows(plans, publish)
         for plan, reply in written.merged:
             if reply.status in REFUSED:
                 raise _refused(plan, reply)
-        if once is not None and written.merged:
-            outbox.period_keys.release(once, plans[0].id)
+            if plan.once is not None:
+                outbox.period_keys.release(plan.once, plan.id)
         connection.on_commit(lambda: [_answer(*merged) for merged in written.merged], robust=not alone)
         if written.near:
             connection.on_commit(Publication(written.near, publish), robust=not alone)
@@ -340,12 +374,16 @@ def _publish(plans: Sequence[Plan], pipelined: PipelinedCall | None = None, *, a
         pipelined.collect()
     for publisher, group in _by_store(plans, durable=False):
         horizon.meet_in_redis(group, publisher.store.queue)
-        if pipelined is not None and pipelined.open:
+        once = {plan.id: plan for plan in group if plan.once is not None}
+        if pipelined is not None and pipelined.open and not once:
             pipelined.start(publisher, group)
             continue
         try:
             refused += _answered(group, _send_redis_only(publisher, group))
+            _settle_keys(once)
         except StoreUnavailable as error:
+            if error.nothing_done:  # it is certain that Redis does not have them
+                _settle_keys(once, undone=True)
             if alone:
                 raise
             lost = ", ".join(ids.short(plan.id) for plan in group)
@@ -414,7 +452,7 @@ def _answer(plan: Plan, reply: ScheduleReply) -> KeyTaken | None:
     if status not in CREATED:
         return _not_created(plan, reply)
     job = plan.job
-    job.id, job.created = id, True
+    job.id, job.created = id, job.id == id or status not in REPEATS  # else an earlier call has scheduled it, see `_may_be_unsent`
     if due_ms:
         job.due_ms = due_ms
     if signals.job_scheduled.receivers:

@@ -1,61 +1,243 @@
-"""Changes of whole queues: pause, resume, purge. They take effect at once, not at the commit."""
+"""Changes of whole queues (pause, resume, purge), and pauses of tasks and concurrency names. They take effect at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from django_delayq import conf, ids
-from django_delayq.exceptions import StoreUnavailable
-from django_delayq.producer import acts, outbox
+from django.db import DatabaseError, InterfaceError, connections
+
+from django_delayq import clock, conf, durations, ids
+from django_delayq.exceptions import ConfigError, StoreUnavailable
+from django_delayq.job_meta import MAX_NAME, is_text
+from django_delayq.logger import Logger
+from django_delayq.producer import acts, commit, outbox
 from django_delayq.producer.async_api import refuse_loop, twin
 from django_delayq.producer.changes import ChangeTarget
 from django_delayq.producer.lookup import check_words
 from django_delayq.producer.stores import stores
+from django_delayq.producer.task import Task, registry
 from django_delayq.states import Change
 from django_delayq.store.connection.error_replies import is_refusal
 from django_delayq.store.connection.link import FanOut
 from django_delayq.store.scripts import loader
+from django_delayq.store.scripts.limits import LimitStore, queue_word
 from django_delayq.store.scripts.queue import MOST, QueueStore
+from django_delayq.store.scripts.record import MAX_TASK
+from django_delayq.text import did_you_mean
+
+if TYPE_CHECKING:
+    from django_delayq.models import Pause
 
 T = TypeVar("T")
+PAST: Final = {True: "paused", False: "resumed"}
+logger = Logger("django_delayq.producer")
 
 
-def pause(queue: str, *, actor: str = "", reason: str = "") -> bool:
-    """Pauses a queue. Workers claim no more of its jobs, but running jobs continue. Returns False if the queue was already paused. The
-    pause is also stored in the database, so that the queue stays paused if Redis loses its data.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseReply:
+    """The result of a pause or a resume. It is true if it changed something.
+
+    Args:
+        running: the number of jobs that are running now, and that a pause doesn't stop. It doesn't count partitions in `unconfirmed`.
+        unconfirmed: the partitions that can't be reached, such as `orders/3`. Workers repeat the change there every second.
+    """
+
+    changed: bool
+    running: int = 0
+    unconfirmed: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.changed
+
+
+def pause(
+    queue: str | None = None,
+    *,
+    task: Task[Any, Any] | str | None = None,
+    name: str | None = None,
+    until: datetime | None = None,
+    actor: str = "",
+    reason: str = "",
+) -> PauseReply:
+    """Pauses a queue, or the jobs of a task or with a concurrency name in all queues. Pass one of them. Workers start no more of these
+    jobs within two seconds, but running jobs continue. The pause is stored in the database first, so that it continues if Redis loses
+    its data.
+
+    Args:
+        queue: the name of the queue.
+        task: a task or its name.
+        name: the name that `serial` or `concurrency` gives to jobs, such as `partner:7`.
+        until: when the pause ends by itself, by the clock of Redis.
+        actor: who pauses it, for the events.
+        reason: a text that the admin displays.
 
     Raises:
-        QueueUnknown, StoreUnavailable: If the queue has several partitions, those that can be reached are paused. Repeat the call.
+        ConfigError: an argument is invalid, or you call it in a transaction.
+        QueueUnknown: the settings don't list the queue.
+        StoreUnavailable: neither the database nor a partition of the queue can be reached. While the database is away, a queue is only
+            paused in Redis, and workers store the pause later. Repeat the call.
     """
     refuse_loop("delayq.apause(…)")
     check_words("pause()", actor, reason)
-
-    def in_one(store: QueueStore) -> tuple[bool, bool]:
-        changed = store.pause(actor=actor, reason=reason)
-        if outbox.installed:  # also after a lost reply, when the queue is paused already
-            outbox.pauses.note(queue, store.partition, actor, reason, first=changed)
-        return changed, False
-
-    return any([*_each(queue, in_one)])
+    word = _word("pause()", queue, task, name)
+    if until is not None and (not isinstance(until, datetime) or until.tzinfo is None):
+        raise ConfigError(f"pause(): until={until!r} must be a date in the future with a time zone.")
+    return _change(word, "pause()", paused=True, until=until, actor=actor, reason=reason)
 
 
-def resume(queue: str, *, actor: str = "", reason: str = "") -> bool:
-    """Allows claims of jobs in a paused queue again. Returns False if the queue was not paused.
+def resume(
+    queue: str | None = None,
+    *,
+    task: Task[Any, Any] | str | None = None,
+    name: str | None = None,
+    pace: str | None = None,
+    actor: str = "",
+    reason: str = "",
+) -> PauseReply:
+    """Ends the pause of a queue, a task or a name. Jobs that a task or a name held return in the order of their dates, as many as
+    workers can start, so that they do not delay other jobs.
+
+    Args:
+        queue: the name of the queue.
+        task: a task or its name.
+        name: the name that `serial` or `concurrency` gives to jobs.
+        pace: how many of the jobs that a task or a name held can return in a period, in each partition, such as `100/m`.
+        actor: who resumes it, for the events.
+        reason: a text that the admin displays.
 
     Raises:
-        QueueUnknown, StoreUnavailable.
+        ConfigError, QueueUnknown, StoreUnavailable: see `pause`.
     """
     refuse_loop("delayq.aresume(…)")
     check_words("resume()", actor, reason)
-    named = conf.get().queue(queue).name
-    if outbox.installed:
-        outbox.pauses.forget(named)
-    return any([*_each(named, lambda store: (store.resume(actor=actor, reason=reason), False))])
+    word = _word("resume()", queue, task, name)
+    if pace is not None and queue is not None:
+        raise ConfigError("resume(): pace is only possible with task or name.")
+    return _change(word, "resume()", paused=False, pace_ms=0 if pace is None else _pace_ms(pace), actor=actor, reason=reason)
 
 
 apause, aresume = twin(pause), twin(resume)
+
+
+def _word(where: str, queue: str | None, task: Task[Any, Any] | str | None, name: str | None) -> str:
+    """The word of a queue, a task or a concurrency name."""
+    if sum(given is not None for given in (queue, task, name)) != 1:
+        raise ConfigError(f"{where}: pass a queue, a task or a name, and only one of them.")
+    if queue is not None:
+        return queue_word(conf.get().queue(queue).name)
+    outbox.check_installed()
+    if name is not None:
+        if not isinstance(name, str) or not is_text(name):
+            raise ConfigError(f"{where}: name={name!r} must be text with 1 to {MAX_NAME} printable characters.")
+        return f"name:{name}"
+    named = getattr(task, "name", task)
+    if not isinstance(named, str) or not named or len(named) > MAX_TASK:
+        raise ConfigError(f"{where}: task={task!r} must be a task or its name.")
+    return f"task:{named}"
+
+
+def _pace_ms(pace: str) -> int:
+    found = re.fullmatch(r"([1-9]\d{0,5})/([smhd])", pace) if isinstance(pace, str) else None
+    if found is None:
+        raise ConfigError(f"resume(): pace={pace!r} must be a number and a unit, such as '100/m' (s, m, h or d).")
+    return max(1, int(durations.seconds(f"1{found[2]}") * 1000 / int(found[1])))
+
+
+def _change(
+    word: str, where: str, *, paused: bool, actor: str, reason: str, until: datetime | None = None, pace_ms: int = 0
+) -> PauseReply:
+    """Commits the state of a word, and sends it to its partitions."""
+    kind, _, name = word.partition(":")
+    by = {"actor": actor, "reason": reason}
+    if not outbox.installed:
+        return _change_in_redis(name, paused=paused, until=until, **by)
+    if commit.is_open(connections[conf.get().database]):
+        raise ConfigError(f"{where}: a transaction is open. Call it after the commit, because a rollback could not undo it.")
+    try:
+        if until is not None and outbox.pauses.has_passed(until):
+            raise ConfigError(f"{where}: until={until!r} must be a date in the future with a time zone.")
+        if paused and kind == "task" and registry.find(name) is None and not outbox.pauses.has_jobs(name):
+            raise ConfigError(f"{where}: no task is named {name!r}{did_you_mean(name, registry.names())}.")
+        changed = outbox.pauses.write(word, paused=paused, parts=partitions(word), until=until, pace_ms=pace_ms, **by)
+    except (DatabaseError, InterfaceError) as error:
+        if kind != "queue":
+            raise
+        logger.warning("queue %s is %s only in Redis until the database can be reached: %s", name, PAST[paused], error)
+        return _change_in_redis(name, paused=paused, until=until, **by)
+    sent = send_word(word)
+    return PauseReply(changed=changed or sent.changed, running=sent.running, unconfirmed=tuple(sent.left))
+
+
+def _change_in_redis(queue: str, *, paused: bool, until: datetime | None, actor: str, reason: str) -> PauseReply:
+    """Pauses or resumes a queue without a row. `PauseLoop` writes it later."""
+
+    def in_one(store: QueueStore) -> tuple[tuple[bool, int], bool]:
+        if paused:
+            changed = store.pause(actor=actor, reason=reason, until_ms=clock.to_ms(until) if until else 0, alone=True)
+        else:
+            changed = store.resume(actor=actor, reason=reason, alone=True)
+        return (changed, LimitStore(store).running()), False
+
+    done = [*_each(queue, in_one)]
+    return PauseReply(changed=any(changed for changed, _ in done), running=sum(running for _, running in done))
+
+
+def running(queue: str | None = None, *, task: str | None = None, name: str | None = None) -> int:
+    """The number of running jobs of a queue, a task or a concurrency name.
+
+    Raises:
+        ConfigError, QueueUnknown, StoreUnavailable.
+    """
+    word = _word("running()", queue, task, name)
+    names = conf.get().queues if queue is None else [queue]
+    return sum(sum(_each(one, lambda store: (LimitStore(store).running(word), False))) for one in names)
+
+
+def partitions(word: str = "") -> dict[str, QueueStore]:
+    """The partitions of all queues by their labels, or those of a word."""
+    kind, _, name = word.partition(":")
+    config = conf.get()
+    there = [queue for queue in config.queues.values() if kind != "queue" or queue.name == name]
+    return {queue.label(store.partition): store for queue in there for store in stores.parts(queue.name)}
+
+
+class SentWord(NamedTuple):
+    """`left`: the partitions that have not confirmed the state of the word. `running`: the number of running jobs with the word in
+    those that have. `changed`: whether it was another state in one of them.
+    """
+
+    left: list[str]
+    running: int
+    changed: bool
+
+
+def send_word(word: str) -> SentWord:
+    """Sends the state of a word to the partitions that lack it."""
+    parts, answers = partitions(word), list[tuple[bool, int]]()
+
+    def call(labels: Collection[str], row: Pause) -> list[str]:
+        confirmed = []
+
+        def one(label: str) -> tuple[bool, int]:
+            store = parts[label]
+            with stores.guarded(store.queue, store.partition):
+                changed = outbox.pauses.send(store, row, stores.replicas(store.queue))
+                return changed, LimitStore(store).running(word)
+
+        known = [label for label in labels if label in parts]
+        for label, answer in FanOut[str]().each(known, lambda label: parts[label].link, one):
+            if not isinstance(answer, StoreUnavailable):
+                confirmed.append(label)
+                answers.append(answer)
+        return confirmed
+
+    left = outbox.pauses.confirm(word, call)
+    return SentWord(left, sum(running for _, running in answers), any(changed for changed, _ in answers))
 
 
 def purge(queue: str, *, actor: str = "", reason: str = "") -> Iterator[int]:

@@ -142,6 +142,7 @@ def schedule(
     durability: Durability | None = None,
     serial: str | None = None,
     concurrency: tuple[str, int] | None = None,
+    once_for: durations.Delay | None = None,
     **kwargs: Any,
 ) -> Job[R]:
     """Schedules a job: `schedule(task, *arguments, delay="30m", key="…", **keyword_arguments)`.
@@ -162,6 +163,8 @@ def schedule(
         durability: "outbox" or "redis". The default is the queue's setting.
         serial, concurrency: Override the task's options. The name is a format string that can contain the arguments:
             "order:{order_id}", or ("tenant:{tenant}", 5).
+        once_for: A period that begins when the job succeeds or fails. Until it ends, the same key returns that job, with
+            `created=False`. Requires a key.
 
     Raises:
         PayloadError, PayloadTooLarge: An argument can't be represented in JSON, doesn't match the function's signature, or is too
@@ -171,12 +174,13 @@ def schedule(
             In a transaction, this is only known at the commit. The conflict is then logged, and the row of the new job is marked as
             cancelled.
         StoreUnavailable: Redis is down or rejects the job, because it has no memory left or because too many events wait for the
-            database. Only raised with redis durability. In a transaction, it is logged at the commit, with the ids of the jobs.
+            database. Only raised with redis durability. In a transaction, it is logged at the commit, with the ids of the jobs. With
+            `once_for`, also raised if another open transaction has the key for more than two seconds.
         SynchronousOnlyOperation: The function was called in async code. Use `await aschedule` instead.
     """
     refuse_loop("delayq.aschedule(…)")
     given = delay, run_at, key, expires, meta, on_conflict, queue, priority, max_attempts, backoff, timeout, using, durability
-    options = _options(task, _given((*given, serial, concurrency)))  # in the order of the fields
+    options = _options(task, _given((*given, serial, concurrency, once_for)))  # in the order of the fields
     if kwargs:
         _refuse_options(task.task, kwargs, mixed=True)
     return put_in(task.task, options, args, kwargs)
@@ -277,6 +281,10 @@ def plan(
         id = ids.new()
     planned = Plan(template, Job(id, queue.name, task.name, options.key, due_ms), payload, expires_ms, delay_ms)
     planned.shared_name = shared_name
+    if template.once_ms:
+        if not options.key:
+            raise ConfigError(f"{template.where}: once_for requires a key. Pass key= as well.")
+        planned.once = Once.of_job(queue.name, options.key, template.once_ms)
     if template.durable:
         planned.epoch = stores.epoch(queue.name, planned.partition)
     return planned
@@ -295,18 +303,22 @@ def put_in(
     inserted: Callable[[Job], None] | None = None,
     once: Once | None = None,
 ) -> Job:
-    """Plans and schedules one job, and informs the watchers. `inserted`, `once`: see `put_one`.
+    """Plans and schedules one job, and informs the watchers. `inserted`: see `put_one`. `once`: a key that schedules one job per
+    period.
 
     Raises:
-        AlreadyScheduled: another job has the key in that period.
+        AlreadyScheduled: another job has the key of `once` in that period.
         As `plan` and `schedule`.
     """
     if not watchers:
-        return put_one(plan(task, options, args, kwargs, None, id, carried, tick, turn, only), inserted, once)
+        planned = plan(task, options, args, kwargs, None, id, carried, tick, turn, only)
+        planned.once = once or planned.once
+        return put_one(planned, inserted)
     with carriers.watched(Call(task.name, options.queue or task.queue)) as call:
         planned = plan(task, options, args, kwargs, None, id, carried, tick, turn, only)
+        planned.once = once or planned.once
         call.plans.append(planned)
-        return put_one(planned, inserted, once)
+        return put_one(planned, inserted)
 
 
 async def _aput(binding: Binding) -> Job:

@@ -11,10 +11,12 @@ The tables of docs/internals.md are generated from the tables below.
 | cancels | hash | id -> who asked; a byte 1 before it: abort | while the job runs, or can be adopted |
 | asks | hash | id -> how often it has raised NotYet, see asks.lua | from the first time to the end |
 | offered | hash | id -> where its offer was pushed, see offer.lua | to its success; after other ends: to tidy |
-| names | hash | id -> most:turn:due:name, of jobs with a concurrency name, see concurrency_limit.lua | as long as the record |
+| names | hash | id -> most:turn:due:name, of jobs with a concurrency name, see lines.lua | as long as the record |
 | holders | zset | name\\0id, of jobs that hold a name | as long as the lease |
-| blocked | zset | id by due ms, of due jobs that wait for their name | until a holder ends |
-| waiters | zset | name\\0<band><due>\\0id, of the same jobs, in the order in which they return | until a holder ends |
+| blocked | zset | id by due ms, of due jobs that wait for their name; by the negative of it, of those that a pause holds | until a holder, or the pause, ends |
+| waiters | zset | name\\0<band><due>\\0id, of the same jobs, in the order in which they return; a byte 1 and the paused word in place of a name | until a holder, or the pause, ends |
+| pauses | hash | paused word -> until ms, see limits.lua | until the jobs that it held have returned |
+| opens | zset | a byte 1 and the paused word, by the ms at which its next job returns | until the jobs that it held have returned |
 | progress | hash | id -> done/total | while the job runs |
 | keys | hash | business key -> id | while the job is unfinished |
 | claims | hash | worker -> nonce ms id=due … of its last claim, for a claim that is sent again | a day |
@@ -47,11 +49,12 @@ when no worker has known its task; see lua/include/runs.lua.
 | run | the run of the server that a worker used last |
 | brought_back | until which date restored overdue jobs wait, and until when another worker may still hold them |
 | moved_to, moved_at | the run of a server that is not confirmed yet, and when it was noticed |
-| named | "1" while any job may have a name, see lua/include/concurrency_limit.lua |
+| named | "1" while any job may have a name, see lua/include/lines.lua; "2" while also words may be paused, see lua/include/limits.lua |
 | turn | the number of the last holder of a name: the time in µs, or more |
 | surplus | how many more jobs than entries the unread events describe |
 | rolled, restoring | during a restore: its phase, see confirm.lua; when, who, and how far it is |
-| paused, paused_by, paused_why | ms, by whom, why |
+| paused, paused_by, paused_why, paused_until | ms, by whom, why, ms at which it ends |
+| paused_alone | the database does not know of the latest pause or resume |
 | timer, timer_until, backup, backup_until | the idle movers that sleep until the next date, and until when |
 | others_until | until when one of the other idle movers may sleep |
 | asked | "1" when somebody has asked to cancel a job that may have begun in the epoch before; see cancel.lua |
@@ -72,12 +75,13 @@ when no worker has known its task; see lua/include/runs.lua.
 | asks | schedule, claim, settle, cancel, requeue, purge, tidy, restore, sweep |
 | offered | settle, offer, tidy |
 | names, holders, blocked, waiters | schedule, claim, settle, cancel, reschedule, requeue, purge, tidy, restore, sweep |
+| pauses, opens | claim, limit |
 | claims | claim, tidy |
 | failed | schedule, claim, settle, requeue, tidy, sweep |
 | finished | schedule, claim, settle, cancel, requeue, purge, tidy, restore, confirm |
 | events | schedule, claim, settle, cancel, reschedule, requeue, pause, purge, trim, restore, sweep, confirm |
-| wake | schedule, claim, settle, cancel, reschedule, requeue, pause, tidy, restore, sweep, confirm |
-| meta | schedule, claim, extend, settle, cancel, reschedule, requeue, pause, purge, tidy, trim, restore, sweep, confirm, assign, epoch, lock |
+| wake | schedule, claim, settle, cancel, reschedule, requeue, pause, limit, tidy, restore, sweep, confirm |
+| meta | schedule, claim, extend, settle, cancel, reschedule, requeue, pause, limit, purge, tidy, trim, restore, sweep, confirm, assign, epoch, lock |
 | stats | schedule, claim, settle, cancel, requeue, purge, tidy, restore |
 | spread | claim, settle |
 | locks | lock, unlock |
@@ -99,8 +103,8 @@ from functools import lru_cache
 from django_delayq.store.connection.link import Opening
 
 _PLAIN = (
-    "jobs leases runs cancels asks offered names holders blocked waiters progress keys claims failed finished events wake meta stats "
-    "spread locks asked"
+    "jobs leases runs cancels asks offered names holders blocked waiters pauses opens progress keys claims failed finished events wake "
+    "meta stats spread locks asked"
 )
 NAMES: dict[str, str] = {
     **{short: short for short in _PLAIN.split()},

@@ -18,7 +18,7 @@ from django_delayq.store.connection.link import Link
 from django_delayq.store.scripts.record import BANDS, read
 from django_delayq.worker.line import Line
 
-WAITING: Final = (*BANDS, "blocked")  # where jobs wait for their date, or for their concurrency name
+WAITING: Final = (*BANDS, "blocked")  # where jobs wait for their date, for their concurrency name, or for the end of a pause
 MOST: Final = 20  # rows of a table
 WIDEST: Final = 60  # characters of a cell
 
@@ -58,7 +58,7 @@ def waiting(link: Link, lines: Sequence[Line], now_ms: int) -> list[ScheduledJob
         records, runs = link.execute_many([("HMGET", keys["jobs"], *dates), ("HMGET", keys["runs"], *dates)])
         for (id, due), record, run in zip(dates.items(), records, runs, strict=True):
             if record is not None:
-                found.append(_job(line.queue, id, int(due), record, int((run or b"0").partition(b":")[0]), now_ms))
+                found.append(_job(line.queue, id, int(abs(due)), record, int((run or b"0").partition(b":")[0]), now_ms))
     return sorted(found, key=lambda job: (job.run_at, job.id))
 
 

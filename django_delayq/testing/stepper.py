@@ -97,19 +97,22 @@ class Stepper:
         self._leases.close()
 
     def next(self, stuck: frozenset[Line]) -> Due | None:
-        """The first due job; None: no job waits. Lines that are paused, and lines in `stuck`, are skipped."""
+        """The first due job, or the return of a held one; None: no job waits. Lines that are paused, and lines in `stuck`, are
+        skipped.
+        """
         commands: list[tuple[Any, ...]] = []
         for line in self.lines:
             keys = line.store.keys
-            commands += [("HGET", keys["meta"], "paused")]
-            commands += [("ZRANGE", keys[name], 0, 0, "WITHSCORES") for name in (*BANDS, "leases")]
+            commands += [("HMGET", keys["meta"], "paused", "paused_until")]
+            commands += [("ZRANGE", keys[name], 0, 0, "WITHSCORES") for name in (*BANDS, "opens", "leases")]
         replies = self._link.execute_many(commands)
         dates: list[tuple[int, int, bool]] = []
         for number, line in enumerate(self.lines):
-            paused, *waiting, leases = replies[number * 5 : number * 5 + 5]
-            if not paused and line not in stuck and not self.config.queue(line.queue).pulled:
-                dates += [(int(float(found[1])), number, False) for found in waiting if found]
-                dates += [(int(float(leases[1])) + 1, number, True)] if leases else []
+            (paused, until), *waiting, leases = replies[number * 6 : number * 6 + 6]
+            opens = int(until) if until else 0
+            if (opens or not paused) and line not in stuck and not self.config.queue(line.queue).pulled:
+                dates += [(max(opens, int(float(found[1]))), number, False) for found in waiting if found]
+                dates += [(max(opens, int(float(leases[1])) + 1), number, True)] if leases else []
         if not dates:
             return None
         date, number, lease = min(dates)

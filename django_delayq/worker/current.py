@@ -98,8 +98,10 @@ class Run:
 
     @property
     def late_ms(self) -> int:
-        """The time between the date of the job and the start of this run. It is never negative."""
-        return max(0, self.started_ms - self.job.due_ms)
+        """The time between the date of the job and the start of this run, for figures: after a pause, it counts from the claim. It is
+        never negative.
+        """
+        return max(0, int(self.started_ms - (self.zero_ms + self.claimed * 1000 if self.job.held else self.job.due_ms)))
 
     @property
     def interrupted(self) -> bool:
@@ -247,7 +249,7 @@ class CurrentJob:
     @property
     def lateness(self) -> timedelta:
         """The time between `run_at` and the start of this run. It is never negative."""
-        return timedelta(milliseconds=self._run.late_ms)
+        return timedelta(milliseconds=max(0, self._run.started_ms - self._run.job.due_ms))
 
     @property
     def time_left(self) -> float | None:

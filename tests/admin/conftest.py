@@ -25,6 +25,7 @@ ALL = (
     "reschedule_job",
     "requeue_job",
     "resolve_job",
+    "forget_key",
     "edit_job",
     "export_job",
     "start_operation",

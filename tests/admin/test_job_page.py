@@ -710,3 +710,24 @@ def test_the_command_marks_and_answers_for_others(unresolved, orders, run):
     answer = run("mark-succeeded", "--queue", "orders", "--yes")
     assert (answer.code, answer.out) == (0, "mark-succeeded: 1 done.\n")
     assert Job.objects.get(pk=unresolved.id).state == "succeeded"
+
+
+def test_a_person_frees_the_key_of_a_period_from_the_page_of_its_job(orders, staff):
+    job = orders.scheduled(key="o:7", once_for="24h")[0]
+    other = orders.scheduled(key="o:8")[0]
+    client = staff()
+    assert 'formaction="../forget/"' in client.get(page(job)).content.decode()
+    assert 'formaction="../forget/"' not in client.get(page(other)).content.decode()
+    assert "The next call with this key" in client.post(act(job, "forget")).content.decode(), "it asks first"
+    done = client.post(act(job, "forget"), {"confirmed": "1", "reason": "it bounced"}, follow=True)
+    assert said(done) == ["1 freed."]
+    assert Event.objects.get(job=job.id, kind="forgot").reason == "it bounced"
+    assert "key freed" in client.get(page(job)).content.decode()
+    assert 'formaction="../forget/"' not in client.get(page(job)).content.decode()
+
+
+def test_without_the_permission_nobody_frees_a_key(orders, staff):
+    job = orders.scheduled(key="o:7", once_for="24h")[0]
+    client = staff("view_job", "cancel_job")
+    assert 'formaction="../forget/"' not in client.get(page(job)).content.decode()
+    assert client.post(act(job, "forget"), {"confirmed": "1"}).status_code == 403

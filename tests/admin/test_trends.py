@@ -19,6 +19,7 @@ from django_delayq.admin.charts import bars, scale
 from django_delayq.console import trends
 from django_delayq.ladder import Ladder
 from django_delayq.models import Attempt, Event, Job
+from django_delayq.producer import queues
 from django_delayq.producer.stores import stores
 from django_delayq.states import MESSAGE
 from django_delayq.store.keys import Keys
@@ -162,8 +163,7 @@ def test_a_span_that_is_none_is_the_usual_one(orders, staff):
 
 
 def test_without_redis_a_queue_is_told_by_its_rows_and_the_page_says_so(orders, staff, settings):
-    orders.store.pause(actor="admin:ann", reason="stock taking")
-    orders.fold()
+    queues.pause("orders", actor="admin:ann", reason="stock taking")
     ended(minutes=5, late=3, ran=8)
     ended("failed", minutes=6, late=3, ran=8)
     ended(queue="default")

@@ -6,7 +6,7 @@ import pytest
 
 from django_delayq.admin import JobAdmin
 from django_delayq.console import operation_loop
-from django_delayq.console.verbs import UNRESOLVED, VERBS
+from django_delayq.console.verbs import ONCE, UNRESOLVED, VERBS
 from django_delayq.models import Job
 from django_delayq.states import Change, State
 
@@ -19,4 +19,5 @@ def test_a_verb_has_its_permission_its_action_and_its_answers_everywhere(verb):
     assert callable(getattr(JobAdmin, f"has_{verb.name}_permission"))
     assert operation_loop.VERBS[verb.name] is verb.each
     assert set(verb.answers) == set(Change) - {Change.PENDING}, "people act at once"
-    assert verb.swept <= verb.states <= set(State) | UNRESOLVED
+    assert verb.states <= set(State) | UNRESOLVED | ONCE
+    assert verb.swept <= (set(State) if verb.states is ONCE else verb.states)

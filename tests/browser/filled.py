@@ -35,6 +35,10 @@ for number in range(60):
 keep["waiting"] = str(delayq.schedule(
     close_order, 4100, delay="1d", key="close-order:4100", backoff="15s 3m 10m 30m", max_attempts=5).id)
 delayq.pause("partners", actor="admin:admin", reason="the partner moves house until noon")
+delayq.pause(
+    task="shop.tasks.poll_refund", until=now + timedelta(days=1), actor="admin:admin", reason="the bank answers with errors since noon",
+)
+delayq.pause(name="partner:north", actor="cli:ann")
 
 TRACE = '''Traceback (most recent call last):
   File "/srv/shop/venv/lib/python3.11/site-packages/django_delayq/worker/executor.py", line 88, in call
@@ -255,6 +259,7 @@ def addresses(ids: dict[str, str]) -> dict[str, str]:
         "remedies": f"{QUEUES}remedies/",
         "purge": f"{QUEUES}orders/purge/",
         "trends": f"{QUEUES}trends/?span=1d",
+        "pauses": f"{QUEUES}pauses/",
         "queue": f"{QUEUES}partners/change/?span=7d",
         **({"queue-pulled": f"{QUEUES}mail/change/"} if "message" in ids else {}),
         "task": f"{JOBS}task/shop.tasks.write_5Fto_5Fpartner/?span=1d",

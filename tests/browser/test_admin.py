@@ -34,6 +34,7 @@ from tests.browser.pages import (
 pytestmark = pytest.mark.browser
 PAY_WITHIN = 3600
 POLICY = "default-src 'self'"
+TASK = "shop.tasks.close_order"
 JOB_ACTS = ("cancel", "run_now", "reschedule", "requeue")
 HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
 
@@ -179,6 +180,34 @@ def test_a_paused_queue_holds_its_jobs_until_it_is_resumed(tabs, admin):
     expect(order_state(shop)).to_have_text("closed")
     admin.goto(QUEUES)
     look_until(admin, depth(admin, "orders", "Due").filter(has_text=re.compile("^0$")))
+
+
+def test_a_paused_task_says_why_and_until_when_and_is_resumed(admin, jobs):
+    admin.goto(f"{QUEUES}pauses/")
+    expect(admin.get_by_text("Nothing is paused.")).to_be_visible()
+    form = admin.locator("#content-main form").last
+    form.get_by_label("Pause").select_option("Task")
+    form.get_by_label("Name").fill(TASK)
+    form.get_by_label("Until").fill("2099-01-31 18:00")
+    form.get_by_label("Reason").fill("the provider reports errors")
+    form.get_by_role("button", name="Pause").click()
+    expect(told(admin)).to_have_text(f"Paused: {TASK}. Jobs that are still running: 0.")
+    row = admin.locator("#pauses tbody tr")
+    expect(row).to_contain_text([TASK])
+    expect(row).to_contain_text(["2099-01-31 18:00"])
+    expect(row).to_contain_text(["the provider reports errors"])
+    shoot(admin, "admin-pauses")
+
+    admin.goto(f"{JOBS}{jobs['waiting']}/change/")
+    expect(admin.locator("#content-main")).to_contain_text(f"The task {TASK} has been paused by admin:admin since")
+    expect(admin.locator("#content-main")).to_contain_text("The pause ends at 2099-01-31 18:00")
+    expect(admin.locator("#content-main")).to_contain_text("Reason: the provider reports errors")
+    admin.goto(QUEUES)
+    admin.locator("#delayq-live .delayq-notice").get_by_role("link", name=TASK).click()
+    row.get_by_role("button", name="Resume").click()
+    expect(told(admin)).to_have_text(f"Resumed: {TASK}.")
+    admin.goto(f"{JOBS}{jobs['waiting']}/change/")
+    expect(admin.locator("#content-main")).not_to_contain_text("has been paused")
 
 
 def test_the_page_of_a_job_follows_it_but_takes_away_nothing_that_is_written(admin, example):

@@ -54,7 +54,7 @@ unresolved = Job.objects.create(
     queue="orders", task="shop.tasks.close_order", key="unresolved", state="scheduled", run_at=then, created_at=then, max_attempts=1,
     error="how it ended is not known", ending="unknown", args=[{secret}], kwargs={{}},
 )
-waiting = delayq.schedule(close_order, {secret}, delay="1d", key="waiting")
+waiting = delayq.schedule(close_order, {secret}, delay="1d", key="waiting", once_for="1d")
 operation = Operation.objects.create(verb="cancel", selection={{"text": "key:nothing"}}, stage="paused", actor="admin:admin")
 aside = SetAside.objects.create(
     queue="orders", stream_id="1-1", item=0, kind="failed", job_id=failed.pk, at=then, raw=b"[{secret}]", length=11, code="22P02",
@@ -122,6 +122,7 @@ RIGHTS = {
     "resolve_job": Right(
         f"{UNRESOLVED}change/", button("Mark as succeeded"), (), (f"{UNRESOLVED}mark_succeeded/", f"{UNRESOLVED}mark_failed/")
     ),
+    "forget_key": Right(f"{WAITING}change/", button("Free the key"), (), (f"{WAITING}forget/",)),
     "edit_job": Right(f"{FAILED}change/", link("Edit and requeue"), (f"{FAILED}edit/",), (f"{FAILED}edit/",)),
     "export_job": Right(JOBS, leads_to(f"{JOBS}export/"), (f"{JOBS}export/",), (f"{JOBS}export/",)),
     "view_sensitive": Right(f"{FAILED}change/", of(f"#content-main pre:has-text('{SECRET}')")),
@@ -136,14 +137,14 @@ RIGHTS = {
     "view_queue": Right(
         "/admin/",
         leads_to(QUEUES),
-        (QUEUES, f"{QUEUES}remedies/", f"{QUEUES}orders/purge/"),
-        (f"{QUEUES}orders/pause/", f"{QUEUES}orders/purge/"),
+        (QUEUES, f"{QUEUES}remedies/", f"{QUEUES}orders/purge/", f"{QUEUES}pauses/"),
+        (f"{QUEUES}orders/pause/", f"{QUEUES}orders/purge/", f"{QUEUES}pauses/"),
     ),
     "pause_queue": Right(
         QUEUES,
         of("#queues summary[aria-label='Pause orders']"),
         (),
-        (f"{QUEUES}orders/pause/", f"{QUEUES}orders/resume/"),
+        (f"{QUEUES}orders/pause/", f"{QUEUES}orders/resume/", f"{QUEUES}pauses/"),
     ),
     "purge_queue": Right(QUEUES, leads_to(f"{QUEUES}orders/purge/"), (f"{QUEUES}orders/purge/",), (f"{QUEUES}orders/purge/",)),
     "view_setaside": Right(

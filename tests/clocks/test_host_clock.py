@@ -23,13 +23,16 @@ from django_delayq.contrib.gateway import tokens
 from django_delayq.contrib.gateway.models import ALL, KeptAnswer, Token
 from django_delayq.locks.lock import process_leases
 from django_delayq.mirror.bring_in import BringInLoop
+from django_delayq.mirror.pause_loop import PauseLoop
 from django_delayq.mirror.prune import OldOperationsLoop, OldTicksLoop, PruneLoop, TidyLoop
 from django_delayq.mirror.relay import CommitRequestLoop, RelayLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.mirror.service import Service
 from django_delayq.models import database
+from django_delayq.models.internal import PeriodKey
 from django_delayq.periodic.dates import Dates
 from django_delayq.periodic.declarations import Declaration
+from django_delayq.producer.outbox.shapes import Once
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.store.keys import Keys
@@ -144,6 +147,23 @@ def pauses(world: World) -> None:
     delayq.pause("orders", reason="stock-taking")
     delayq.pause("redis")
     delayq.resume("redis")
+    delayq.pause(task=close_order, until=world.now() + HOUR, reason="stock-taking")
+    delayq.pause(name="partner:7")
+    delayq.resume(name="partner:7", pace="100/m")
+    PauseLoop().poll()
+
+
+def schedules_once(world: World) -> None:
+    """One period lasts, one has passed, and of one the key is freed."""
+    for number, key in enumerate(("lasts", "has passed", "is freed"), 51):
+        delayq.schedule(close_order, number, key=key, once_for="24h")
+    for _ in range(3):
+        world.run()
+    world.fold()
+    PeriodKey.objects.filter(digest=Once.of_job("orders", "has passed").digest).update(until=world.now() - HOUR / 60)
+    assert delayq.forget(key="is freed", queue="orders")
+    created = [delayq.schedule(close_order, 54, key=key, once_for="24h").created for key in ("lasts", "has passed", "is freed")]
+    assert created == [False, True, True]
 
 
 async def acts_by_async_code(world: World) -> None:
@@ -153,6 +173,7 @@ async def acts_by_async_code(world: World) -> None:
     await delayq.arequeue(world.jobs["failed"])
     await delayq.apause("orders")
     await delayq.aresume("orders")
+    assert not await delayq.aforget(key="waiting", queue="orders"), "it has no period"
     assert (await delayq.aget(world.jobs["succeeded"].id)).task == close_order.name
 
 
@@ -377,6 +398,7 @@ LOOPS: dict[str, Act | str] = {
     "OldOperationsLoop": one(lambda world: OldOperationsLoop(stores.places, conf.get())),
     "OldTicksLoop": one(lambda world: OldTicksLoop(stores.places, conf.get())),
     "OperationLoop": one(lambda world: OperationLoop()),
+    "PauseLoop": pauses,
     "PruneLoop": parts(PruneLoop),
     "RelayLoop": relays,
     "RestoreLoop": restores,
@@ -419,6 +441,7 @@ CALLS: dict[str, Act] = {
     "requeue": requeues,
     "pause": pauses,
     "resume": pauses,
+    "forget": schedules_once,
     "get": gets,
     "lock": locks,
     "once": runs,
@@ -430,7 +453,7 @@ CALLS: dict[str, Act] = {
     "periodic": declares,
     **dict.fromkeys(("aschedule", "aschedule_many"), async_to_sync(schedules_by_async_code)),
     **dict.fromkeys(
-        ("acancel", "areschedule", "arun_now", "arequeue", "apause", "aresume", "aget"),
+        ("acancel", "areschedule", "arun_now", "arequeue", "apause", "aresume", "aforget", "aget"),
         async_to_sync(acts_by_async_code),
     ),
     **dict.fromkeys(("adeliver", "aoffer", "apush", "apull"), async_to_sync(delivers_and_more_by_async_code)),

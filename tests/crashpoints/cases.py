@@ -7,8 +7,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-KINDS: Final = ("plain", "retrying", "snoozing", "asking", "atomic", "stepwise", "keyed", "asynchronous", "bulk", "redis")
-DURABLE: Final = tuple(kind for kind in KINDS if kind != "redis")  # where it is a row that is pushed, or brought back
+KINDS: Final = (
+    "plain",
+    "retrying",
+    "snoozing",
+    "asking",
+    "atomic",
+    "stepwise",
+    "keyed",
+    "once",
+    "asynchronous",
+    "bulk",
+    "redis",
+    "once-redis",
+)
+WITHOUT_ROWS: Final = ("redis", "once-redis")
+ONCE: Final = ("once", "once-redis")  # a second call of the same key and period
+DURABLE: Final = tuple(kind for kind in KINDS if kind not in WITHOUT_ROWS)  # where it is a row that is pushed, or brought back
 FEW: Final = ("plain",)  # where people change rows: what a job does when it runs has no part in that
 KEYED: Final = ("keyed",)  # where one job takes another in
 BEFORE: Final = ("kill", "hold", "raise:purpose")
@@ -46,6 +61,7 @@ TOLD: Final = ("cancel", "reschedule", "run_now", "withdraw", "postpone")  # wha
 POINTS: Final = (
     Point("producer.commit", "web", kinds=DURABLE),
     Point("producer.committed", "web", kinds=DURABLE),
+    Point("producer.took_key", "web", kinds=ONCE),
     Point("producer.ask", "web", operations=("schedule", *CHANGES)),
     Point("producer.asked", "web", reply=True, operations=("schedule", *CHANGES)),
     Point("publish.bring_back", "web", kinds=FEW, operations=("revive",)),
@@ -194,7 +210,7 @@ def cases() -> Iterator[Case]:
     for point in POINTS:
         for kind in point.kinds:
             for operation in point.operations:
-                if kind == "redis" and operation == "requeue":
+                if kind in WITHOUT_ROWS and operation == "requeue":
                     continue  # without a mirror, no process knows what was cancelled
                 for action in AFTER if point.reply else BEFORE:
                     if (point.stage, action) != ("untold", "hold"):  # the frozen relay leaves the row to a person

@@ -14,7 +14,7 @@ from django_delayq.store.connection.places import Places
 from django_delayq.store.keys import Keys
 from tests.app import seen
 from tests.app.record import lines
-from tests.crashpoints.cases import OFFERING, Case
+from tests.crashpoints.cases import OFFERING, ONCE, Case
 from tests.laws.history import CRASHPOINTS, HOPELESS, History, Op
 from tests.laws.judge import Breach, judge
 
@@ -72,11 +72,21 @@ def offers(case: Case, folder: Path, places: Places, key: str) -> list[str]:
     return [] if there == wanted and wanted else [f"offered: {dict(there)}; succeeded: {dict(wanted)}"]
 
 
+def periods(case: Case, folder: Path) -> list[str]:
+    """The violations in the keys of periods: a job that was scheduled has its key, and its period has begun if it has ended."""
+    if case.kind not in ONCE:
+        return []
+    keys = {str(UUID(job)): until for job, until in select(folder, "select job, until from delayq_period_key")}
+    jobs = {str(UUID(job)): state for job, state in select(folder, "select id, state from delayq_job where \"key\" != ''")}
+    wrong = [f"{job} {state} has no key, or no period" for job, state in jobs.items() if state != "cancelled" and not keys.get(job)]
+    return wrong + [f"a key for {len(keys)} jobs"] * (len(keys) > 1)
+
+
 def _settle_calls(case: Case, history: History) -> None:
     """The position where the call of this case broke off is known."""
     for op in history.ops.values():
         if op.given.get("operation") == "schedule":
-            if case.point.name == "producer.commit" and not case.freezes:
+            if case.point.name in ("producer.commit", "producer.took_key") and not case.freezes:
                 op.answer = "rolled"
             elif op.answer == "unknown" and case.point.name not in ASKED_FIRST:
                 op.answer = "committed"

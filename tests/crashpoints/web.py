@@ -25,7 +25,7 @@ from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.places import Places
 from tests.app import tasks
 from tests.app.record import own
-from tests.crashpoints.cases import Case
+from tests.crashpoints.cases import ONCE, Case
 
 FAR = 600.0  # seconds; nothing comes due by itself while a case lasts
 SOON = 0.2
@@ -40,7 +40,9 @@ OPERATED = 3  # jobs of an operation
 WHAT = {"withdraw": "cancel", "postpone": "reschedule", "revive": "reschedule", "uproot": "cancel", "bring": "reschedule"}
 WHAT |= dict.fromkeys(("besides", "deaf", "redate", "merge"), "schedule")
 MENDED = {"cancel": "cancel", "requeue": "requeue", "edit": "edit"}
-KEYED = {"keyed": {"key": "order", "queue": "default"}}
+KEYED: dict[str, dict[str, Any]] = {"keyed": {"key": "order", "queue": "default"}}
+KEYED |= {kind: {"key": "order", "queue": "default", "once_for": 3_600} for kind in ONCE}
+DURABILITY = {"once": "outbox", "redis": "redis", "once-redis": "redis"}
 
 
 def all_keys(places: Places, prefix: str) -> dict[Link, list[bytes]]:
@@ -273,8 +275,7 @@ class Web:
     def _work(self, delay: float) -> Any:
         """A job of this kind."""
         task, arguments = self._arguments()
-        options = {"durability": "redis"} if self.case.kind == "redis" else {}
-        return task.using(delay=delay, **options).schedule(self.op, *arguments)
+        return task.using(delay=delay, durability=DURABILITY.get(self.case.kind)).schedule(self.op, *arguments)
 
     def _besides(self, part: str, task: Any = None, *, kept: bool = False) -> Any:
         """A job besides the one that the case is about, which waits for long; `kept`: from Redis."""
@@ -292,6 +293,9 @@ class Web:
             return delayq.schedule_many([work.bind(self.op, each) for each in seconds])
         if self.case.kind == "keyed":
             work = tasks.long.using(delay=self.soon, key="order")
+            return [work.schedule(self.op, self.seconds), work.schedule(self.op, self.seconds)]
+        if self.case.kind in ONCE:
+            work = tasks.long.using(delay=self.soon, durability=DURABILITY[self.case.kind], **KEYED[self.case.kind])
             return [work.schedule(self.op, self.seconds), work.schedule(self.op, self.seconds)]
         return [self._work(self.soon)]
 

@@ -14,15 +14,16 @@ from django_delayq.store.keys import Keys
 from django_delayq.store.scripts.record import JobRecord
 
 BANDS: Final = ("high", "normal", "low")
-WAITING: Final = (*BANDS, "blocked")  # where jobs wait: for their date, or for their name
-ZSETS: Final = (*WAITING, "leases", "failed", "finished")
-HASHES: Final = ("jobs", "runs", "cancels", "progress", "asks", "names", "offered", "keys", "claims", "meta")
+WAITING: Final = (*BANDS, "blocked")  # where jobs wait: for their date, for their name, or for the end of a pause
+ZSETS: Final = (*WAITING, "opens", "leases", "failed", "finished")
+HASHES: Final = ("jobs", "runs", "cancels", "progress", "asks", "names", "offered", "keys", "claims", "pauses", "meta")
 TEXTS: Final = ("holders", "waiters")  # zsets that are ordered by their members
 HELD: Final = (*WAITING, *TEXTS, "leases", "runs", "cancels", "progress", "asks", "keys")  # empty when nothing goes on
 BOOKKEEPING: Final = (
     "paused",
     "paused_by",
     "paused_why",
+    "paused_until",
     "alive",
     "guard_from",
     "guard_until",
@@ -62,6 +63,7 @@ class Dump:
     normal: Dates = field(default_factory=dict)
     low: Dates = field(default_factory=dict)
     blocked: Dates = field(default_factory=dict)
+    opens: Dates = field(default_factory=dict)
     holders: list[bytes] = field(default_factory=list)
     waiters: list[bytes] = field(default_factory=list)
     leases: Dates = field(default_factory=dict)
@@ -75,16 +77,17 @@ class Dump:
     offered: dict[str, str] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
     claims: dict[str, str] = field(default_factory=dict)
+    pauses: dict[str, str] = field(default_factory=dict)
     meta: dict[str, str] = field(default_factory=dict)
 
     def band(self, name: str) -> Dates:
-        """One of the three bands, or what waits for its name."""
+        """One of the three bands, or what waits in a line: by the negative of its date while a pause holds it."""
         dates: Dates = getattr(self, name)
         return dates
 
     def due(self, id: str) -> float | None:
         """The date of a job that waits; None for any other."""
-        return next((self.band(name)[id] for name in WAITING if id in self.band(name)), None)
+        return next((abs(self.band(name)[id]) for name in WAITING if id in self.band(name)), None)
 
     def state(self, id: str) -> State | str | None:
         """The job's state. "ended": a tombstone without the outcome; None: unknown."""
@@ -106,7 +109,9 @@ class Dump:
 
     def renamed(self, name: Callable[[str], str]) -> Dump:
         """The same with other ids, without claims and bookkeeping."""
-        by_id: dict[str, Any] = {part: {name(id): value for id, value in getattr(self, part).items()} for part in (*ZSETS, *HASHES[:7])}
+        by_id: dict[str, Any] = {
+            part: {name(id): value for id, value in getattr(self, part).items()} for part in (*ZSETS, *HASHES[:7]) if part != "opens"
+        }
         return Dump(**by_id, keys={key: name(id) for key, id in self.keys.items()})
 
 

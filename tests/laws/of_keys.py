@@ -5,12 +5,14 @@ scripts enforce them. Across partitions, they hold because each key belongs to o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, pairwise
 
 from tests.laws.history import FOREVER, History, Op, Run, Sees
 from tests.laws.law import Findings, law
 from tests.laws.of_names import MARGIN, UNCOUNTED
 
+FREEING = ("cancel", "cancel_key")  # calls after which a key of a period may be free
+SECOND = 1_000_000_000  # ns
 TOUCHING = ("cancel", "cancel_key", "requeue", "edit")  # calls by which a job may have lost its key, or got it back
 
 
@@ -43,6 +45,25 @@ def a_key_has_one_unfinished_job(history: History) -> Findings:
                 behind = later.given.get("policy") == "after"
                 if between and not behind and not _excused(history, job, other, op.at, later.until):
                     yield job, f"has the key {key!r} of {queue}, and ran though {later.id} has made {other} while it waited"
+
+
+@law(Sees.CALLS | Sees.ROWS | Sees.RUNS)
+def a_key_schedules_one_job_per_period(history: History) -> Findings:
+    """If a call with `once_for` created a job, another call with that key creates a job only if the first job was cancelled, if a
+    person freed the key, or if the period has passed since the job's end.
+    """
+    for (queue, key), ops in history.by_key.items():
+        calls = [op for op in ops if op.what == "schedule" and op.answer == "ok" and op.given.get("once_for")]
+        made = [(op, job) for op in calls for job, created, _ in op.jobs if created]
+        freed = any(op.what == "forget" and op.perhaps for op in ops)
+        for (op, job), (later, other) in pairwise(sorted(made, key=lambda one: one[0].at)):
+            row = history.final.rows.get(job)
+            cancelled = row is not None and row.state == "cancelled"
+            if freed or cancelled or any(change.what in FREEING and change.perhaps for change in history.changes.get(job, ())):
+                continue
+            ends = [run.until for run in history.runs_of.get(job, ())]
+            if not ends or later.until < max(ends) + int(op.given["once_for"] * SECOND):
+                yield other, f"was made for the key {key!r} of {queue}, though {job} has it for {op.given['once_for']} seconds"
 
 
 def _held(history: History, op: Op, counted: set[tuple[str, str]]) -> Iterator[Run]:

@@ -86,7 +86,7 @@ def a_name_has_no_more_holders_than_allowed(history: History) -> Findings:
         waiting = [one.rpartition(b"\0")[2].decode() for one in dump.waiters]
         if sorted(waiting) != sorted(dump.blocked):
             yield "", f"{sorted(waiting)} wait in order, {sorted(dump.blocked)} by date"
-        yield from ((id, "waits for a name and has none") for id in dump.blocked.keys() - names)
+        yield from ((id, "waits for a name and has none") for id, date in dump.blocked.items() if date >= 0 and id not in names)
 
 
 @law(Sees.QUEUES)
@@ -101,9 +101,76 @@ def every_job_that_waits_for_a_name_is_called(history: History) -> Findings:
         seen: set[bytes] = set()
         for one in dump.waiters:  # the first of each name
             name, id = one.partition(b"\0")[0], one.rpartition(b"\0")[2].decode()
-            if name not in seen and id in names and held[name.decode()] < names[id].most and name.decode() not in in_bands:
+            if (
+                name[:1] != b"\1"
+                and name not in seen
+                and id in names
+                and held[name.decode()] < names[id].most
+                and name.decode() not in in_bands
+            ):
                 yield id, f"waits for the name {name.decode()!r}, which nobody holds, and nobody will call it"
             seen.add(name)
+
+
+@law(Sees.QUEUES)
+def every_held_job_returns(history: History) -> Findings:
+    """A job that a pause holds has the word of that pause. The pause is in force or its jobs return; unless it has no end, `opens` has
+    the date of the next return.
+    """
+    for dump in (look.after for look in history.moments):
+        held = {id for id, date in dump.blocked.items() if date < 0}
+        for line, id in _lines(dump):
+            word = line.removeprefix("\1")
+            if (word != line) != (id in held):
+                yield id, f"waits in the line {line!r}, and is {'held' if id in held else 'not held'} by its date"
+            elif word != line:
+                if word not in _words(dump, id):
+                    yield id, f"is held by {word}, and has {_words(dump, id)}"
+                if word not in dump.pauses:
+                    yield id, f"is held by {word}, which is not paused, and nobody will return it"
+                elif dump.pauses[word] != "0" and line not in dump.opens:
+                    yield id, f"is held by {word}, which ends, and nobody will return it"
+
+
+@law(Sees.CHANGES | Sees.SCRIPT)
+def held_jobs_return_in_order(history: History) -> Findings:
+    """A claim puts back the first jobs that a pause holds: higher priorities first, then earlier dates."""
+    for look in (look for look in history.looks if look.script == "claim"):
+        there = {(line, id) for line, id in _lines(look.after) if line[0] == "\1"}
+        passed = dict[str, str]()  # the first job of each line that stays
+        for line, id in _lines(look.before or Dump()):
+            if (line, id) in there:
+                passed.setdefault(line, id)
+            elif line in passed:
+                yield id, f"returned before {passed[line]}"
+
+
+def _lines(dump: Dump) -> list[tuple[str, str]]:
+    """The jobs that wait in lines, in order, each after its line."""
+    return [(one.partition(b"\0")[0].decode(), one.rpartition(b"\0")[2].decode()) for one in dump.waiters]
+
+
+def _words(dump: Dump, id: str) -> list[str]:
+    """The words by which a job can be paused."""
+    words = [f"task:{record_of(dump.jobs[id]).task}"] if id in dump.jobs else []
+    return words + ([f"name:{dump.names[id].split(':', 3)[3]}"] if id in dump.names else [])
+
+
+@law(Sees.CHANGES | Sees.SCRIPT)
+def no_paused_job_is_claimed(history: History) -> Findings:
+    """No run begins while its queue, or a word of its job, is paused."""
+    for look in history.looks:
+        before = look.before or Dump()
+        for entry in look.entries:
+            ends = {word: float(value) for word, value in before.pauses.items() if value[0] != "r"}
+            paused = {word for word, end in ends.items() if end == 0 or end > entry.at_ms}
+            end = float(before.meta.get("paused_until", "0"))
+            whole = "paused" in before.meta and (end == 0 or end > entry.at_ms)
+            for item in (item for item in entry.items if item.kind == "claimed"):
+                if whole:
+                    yield item.fields[0], "was claimed while its queue was paused"
+                if found := paused.intersection(_words(before, item.fields[0])):
+                    yield item.fields[0], f"was claimed while {found} was paused"
 
 
 @law(Sees.QUEUES)

@@ -12,6 +12,7 @@ from tests.laws.law import LAWS
 from tests.laws.made_up import add, at, broken, good, op, run
 
 RUNS, MADE = "one job of a key runs at a time", "a key has one unfinished job"
+ONCE = "a key schedules one job per period"
 
 
 def job_of_key(history: History, job: str, made: float, *runs: tuple[float, float], outcome: str = "succeeded") -> None:
@@ -61,7 +62,7 @@ def test_each_breach_is_found_by_its_law(breach: Callable[[History], None], name
 
 
 def test_there_is_a_breach_of_every_law() -> None:
-    assert {one.name for one in LAWS if one.find.__module__ == of_keys.__name__} == set(BREACHES.values())
+    assert {one.name for one in LAWS if one.find.__module__ == of_keys.__name__} == {*BREACHES.values(), ONCE}
 
 
 @pytest.mark.parametrize("breach", BREACHES, ids=lambda it: it.__name__)
@@ -114,3 +115,50 @@ def test_a_cancel_by_key_in_a_roll_means_what_its_process_knows_of() -> None:
     assert broken(history) == {"a cancel by key means all of the key"}
     history.faults = [FaultSeen(kind=ROLLING, at=at(0.5), since=at(0.5), until=at(1.15))]
     assert broken(history) == set()
+
+
+def once(*, failed: bool = False) -> History:
+    """Two calls with `once_for`, the second one after the period."""
+    history = good()
+    job_of_key(history, "first", 1.0, (1.5, 2.0), outcome="failed" if failed else "succeeded")
+    job_of_key(history, "second", 5.1, (5.5, 6.0))
+    for name in ("first", "second"):
+        history.ops[f"op-{name}"].given["once_for"] = 3.0
+    return history
+
+
+def test_a_job_after_the_period_breaks_nothing() -> None:
+    assert broken(once()) == set()
+
+
+def is_made_within_the_period(history: History) -> None:
+    history.ops["op-second"].at, history.ops["op-second"].until = at(4.8), at(4.9)
+
+
+def is_made_before_the_first_has_run(history: History) -> None:
+    history.runs = [run for run in history.runs if run.job != "first"]
+
+
+@pytest.mark.parametrize("failed", [False, True])
+@pytest.mark.parametrize("breach", [is_made_within_the_period, is_made_before_the_first_has_run])
+def test_a_second_job_within_the_period_is_found(breach: Callable[[History], None], failed: bool) -> None:
+    history = once(failed=failed)
+    breach(history)
+    assert ONCE in broken(history)
+
+
+def is_cancelled(history: History) -> None:
+    history.final.rows["first"].state = "cancelled"
+
+
+def is_freed(history: History) -> None:
+    given = {"queue": "orders", "key": "order:1"}
+    add(history, op("op-forget", "forget", given=given, reply="done", start=3.0, end=3.1))
+
+
+@pytest.mark.parametrize("frees", [is_cancelled, is_freed])
+def test_a_key_that_was_freed_schedules_again(frees: Callable[[History], None]) -> None:
+    history = once()
+    is_made_within_the_period(history)
+    frees(history)
+    assert ONCE not in broken(history)

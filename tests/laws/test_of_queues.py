@@ -275,3 +275,62 @@ def test_a_name_that_is_held_wrongly_is_noticed(change: Callable[[Dump], object]
     dump = named()
     change(dump)
     assert sentence in broken(dump)
+
+
+def held() -> Dump:
+    """As `good`; w is due and held, because its task is paused."""
+    dump = good()
+    dump.blocked = {"w": -dump.high.pop("w")}
+    dump.waiters, dump.pauses = [b"\1task:shop.close\x001" + b"0" * 15 + b"\0w"], {"task:shop.close": "0"}
+    return dump
+
+
+@pytest.mark.parametrize("value", ["0", "1800000000000", "r0"])
+def test_a_queue_with_a_held_job_is_good(value: str) -> None:
+    dump = held()
+    dump.pauses = {"task:shop.close": value}
+    dump.opens = {} if value == "0" else {"\1task:shop.close": LATER}
+    assert broken(dump) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda dump: dump.pauses.clear(), "which is not paused, and nobody will return it"),
+        (lambda dump: dump.pauses.update({"task:shop.close": "r0"}), "which ends, and nobody will return it"),
+        (lambda dump: dump.pauses.update({"task:shop.close": "1800000000000"}), "which ends, and nobody will return it"),
+        (lambda dump: dump.blocked.update(w=LATER), "and is not held by its date"),
+        (lambda dump: dump.jobs.update(w=record(1, band="high", task="shop.open").encode()), "and has ['task:shop.open']"),
+        (lambda dump: dump.waiters.clear(), "[] wait in order, ['w'] by date"),
+    ],
+)
+def test_a_job_that_is_held_wrongly_is_noticed(change: Callable[[Dump], object], sentence: str) -> None:
+    dump = held()
+    change(dump)
+    assert sentence in broken(dump)
+
+
+@pytest.mark.parametrize(("until", "noticed"), [("", True), ("1", True), ("-1", False)])
+def test_a_claim_from_a_paused_queue_is_noticed(until: str, noticed: bool) -> None:
+    before, after = good(), good()
+    before.meta = {"paused": "5", **({"paused_until": until} if until else {})}
+    look = Look(before=before, after=after, entries=entry(("claimed", "w", "1", "0", "n1")), script="claim")
+    breaches = judge(History(sees=Sees.CHANGES | Sees.SCRIPT, looks=[look]))
+    assert ("no paused job is claimed" in {breach.law for breach in breaches}) == noticed
+
+
+@pytest.mark.parametrize(("value", "noticed"), [("0", True), ("1", True), ("r0", False), ("-1", False)])
+def test_a_claim_of_a_paused_job_is_noticed(value: str, noticed: bool) -> None:
+    before, after = good(), good()
+    before.pauses = {"task:shop.close": value}
+    look = Look(before=before, after=after, entries=entry(("claimed", "w", "1", "0", "n1")), script="claim")
+    breaches = judge(History(sees=Sees.CHANGES | Sees.SCRIPT, looks=[look]))
+    assert ("no paused job is claimed" in {breach.law for breach in breaches}) == noticed
+
+
+@pytest.mark.parametrize(("left", "noticed"), [("ab", False), ("a", False), ("", False), ("b", True)])
+def test_held_jobs_that_return_before_others_are_noticed(left: str, noticed: bool) -> None:
+    before = Dump(waiters=[f"\1task:pay\0002{number:015d}\0{id}".encode() for number, id in enumerate("abc")])
+    after = Dump(waiters=[one for one in before.waiters if one[-1:].decode() not in left])
+    breaches = judge(History(sees=Sees.CHANGES | Sees.SCRIPT, looks=[Look(before=before, after=after, script="claim")]))
+    assert ("held jobs return in order" in {breach.law for breach in breaches}) == noticed

@@ -333,3 +333,16 @@ def test_a_search_and_ids_do_not_mix(run, orders):
     answer = run("cancel", job.id, "--search", "state:scheduled")
     assert answer.code == 2
     assert "--search" in answer.error
+
+
+def test_forget_frees_a_key_that_a_job_has_by_once_for(run, orders):
+    one = close_order.using(key="o:7", once_for="24h")
+    first = one.schedule(7)
+    assert orders.claim()
+    named = ("--key", "o:7", "--queue", "orders")
+    assert run("forget", *named, "--dry-run").out == "Would forget the job with the key 'o:7'.\n"
+    assert run("forget", *named).out.splitlines() == ["forget: 1 running.", "  o:7: running."]
+    answer = run("forget", *named, "--force", "--reason", "it hangs")
+    assert (answer.code, answer.out) == (0, "forget: 1 done.\n")
+    assert Event.objects.get(kind="forgot", job=first.id).reason == "it hangs"
+    assert run("forget", first.id).code == 1

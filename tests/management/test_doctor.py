@@ -340,3 +340,12 @@ def test_the_doctor_speaks_of_workers_that_answer_probes_on_all_addresses(run, h
 def test_each_finding_begins_with_the_code_by_which_it_is_looked_up_and_silenced(run, settings):
     settings.DELAYQ = {**settings.DELAYQ, "LAESE": 3}
     assert "ERROR    E001 " in run("doctor").out
+
+
+def test_d005_a_task_is_paused(run, healthy):
+    run("pause", "--task", "tests.tasks_for_tests.close_order", "--reason", "strike")
+    found = only(run, "D005")
+    assert "The task 'tests.tasks_for_tests.close_order' is paused since" in found["message"]
+    assert found["hint"] == "To resume it, run manage.py delayq resume --task tests.tasks_for_tests.close_order"
+    run("resume", "--task", "tests.tasks_for_tests.close_order")
+    assert run("doctor").out == "No problems found.\n"

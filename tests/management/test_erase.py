@@ -87,8 +87,8 @@ def of_person(orders: Shop, person: str = PERSON) -> list[delayq.Job]:
         code="x",
         noticed_at=database.now(),
     )
-    PeriodKey.objects.create(digest=f"{person}".ljust(64, "0"), job=succeeded.id)
     now = database.now()
+    PeriodKey.objects.create(digest=f"{person}".ljust(64, "0"), job=succeeded.id, at=now, queue="orders", task=close_order.name)
     KeptAnswer.objects.create(
         digest=person.ljust(64, "0"), request="r", job=succeeded.id, status=200, body={"to": person}, created_at=now, held_until=now
     )
@@ -116,6 +116,19 @@ def test_the_record_of_the_erasure_has_the_actor_the_reason_and_the_number(mirro
     event = Event.objects.get(kind=erase_command.ERASED)
     assert (event.queue, event.job_id, event.reason, event.detail) == ("orders", None, "request 2030-17", {"jobs": 4})
     assert event.actor.startswith("cli:")
+
+
+def test_after_an_erase_the_same_call_with_once_for_schedules_nothing(mirrored: Shop, run, redis_server):
+    charge = close_order.using(key=f"payment:{PERSON}", once_for="7d")
+    job = charge.schedule(7, note=PERSON)
+    mirrored.settle(mirrored.claim()[0], "ack")
+    mirrored.fold()
+    assert run("erase", job.id, "--reason", "request 2030-17", "--yes").code == 0
+    assert traces(redis_server.link) == []
+    again = charge.schedule(7, note=PERSON)
+    assert (again.id, again.created) == (job.id, False)
+    assert delayq.forget(key=f"payment:{PERSON}", queue="orders") == "done"
+    assert charge.schedule(7).created
 
 
 def test_a_job_that_still_runs_stays_and_a_second_run_erases_it(orders: Shop, run, monkeypatch):

@@ -24,9 +24,21 @@ def test_pause_stops_claims_and_says_so(run, orders):
 
 
 def test_pause_twice_says_that_it_was_paused(run, orders):
-    assert run("pause", "orders", "--json").json == {"queue": "orders", "paused": True, "changed": True}
+    assert run("pause", "orders", "--json").json == {
+        "queue": "orders",
+        "paused": True,
+        "changed": True,
+        "running": 0,
+        "unconfirmed": [],
+    }
     assert run("pause", "orders").out == "orders is already paused.\n"
-    assert run("pause", "orders", "--json").json == {"queue": "orders", "paused": True, "changed": False}
+    assert run("pause", "orders", "--json").json == {
+        "queue": "orders",
+        "paused": True,
+        "changed": False,
+        "running": 0,
+        "unconfirmed": [],
+    }
 
 
 def test_resume_lets_the_queue_go_on(run, orders):
@@ -41,7 +53,13 @@ def test_resume_lets_the_queue_go_on(run, orders):
 
 def test_resume_of_a_queue_that_is_not_paused_says_so(run, orders):
     assert run("resume", "orders").out == "orders is not paused.\n"
-    assert run("resume", "orders", "--json").json == {"queue": "orders", "paused": False, "changed": False}
+    assert run("resume", "orders", "--json").json == {
+        "queue": "orders",
+        "paused": False,
+        "changed": False,
+        "running": 0,
+        "unconfirmed": [],
+    }
 
 
 def test_purge_cancels_the_scheduled_jobs_and_leaves_the_running_one(run, orders):
@@ -109,13 +127,28 @@ def test_an_unknown_queue_comes_with_the_nearest_name(run, orders, verb):
     assert "(did you mean 'orders'?)" in answer.error
 
 
-@pytest.mark.parametrize("verb", ["pause", "resume", "purge"])
-def test_redis_down_is_one_sentence(run, orders, settings, verb):
+def test_redis_down_is_one_sentence(run, orders, settings):
     lose_redis(settings)
-    answer = run(verb, "orders", *(["--yes"] if verb == "purge" else []))
+    answer = run("purge", "orders", "--yes")
     assert (answer.code, answer.out) == (1, "")
     assert "is not available" in answer.error
     assert "\n" not in answer.error
+
+
+@pytest.mark.parametrize(("verb", "said"), [("pause", "orders is paused."), ("resume", "orders is resumed.")])
+def test_with_redis_down_a_pause_is_stored_and_workers_repeat_it(run, orders, settings, verb, said):
+    if verb == "resume":
+        run("pause", "orders")
+    lose_redis(settings)
+    answer = run(verb, "orders")
+    assert (answer.code, answer.out) == (1, f"{said} Workers repeat this for partitions that cannot be reached: orders.\n")
+
+
+def test_a_pause_with_an_end_says_until_when(run, orders):
+    run("pause", "orders", "--until", "2099-01-01T00:00Z")
+    assert "until 2098-12-31 18:00:00-06:00" in run("status").out
+    [row] = run("pauses", "--json").json
+    assert (row["queue"], row["until"]) == ("orders", "2099-01-01T00:00:00+00:00")
 
 
 def test_purge_also_ends_committed_jobs_that_redis_does_not_have(run, orders, monkeypatch):

@@ -24,10 +24,11 @@ from django_delayq.mirror.reconcile_rows import pending_changes
 from django_delayq.mirror.relay import IDLE, RelayLoop, SharedLook
 from django_delayq.mirror.restore import needs_restore
 from django_delayq.mirror.service import Service
-from django_delayq.models import Checkpoint, Event, Job, QueueState, UncheckedKey, of_state
+from django_delayq.models import Checkpoint, Event, Job, Pause, UncheckedKey, of_state
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
 from django_delayq.store.scripts.events import EventLog
+from django_delayq.store.scripts.limits import LimitStore
 from tests.depths import queue_depth
 from tests.partitioned import claim, divide, fold, restores, succeed
 from tests.tasks_for_tests import close_order
@@ -140,12 +141,25 @@ def test_a_paused_queue_is_paused_again_in_all_partitions(loops, redis_server):
     delayq.schedule_many(close_order.using(delay="1h").bind(n) for n in range(600))
     delayq.pause("orders", reason="x")
     settle_down(loops)
-    assert QueueState.objects.filter(paused_at__isnull=False).count() == 3
+    assert Pause.objects.filter(paused_at__isnull=False).count() == 3
     redis_server.link.execute("FLUSHALL")
     settle_down(loops)
     assert [depth.paused_reason for depth in stores.inspector().by_partition(["orders"])[0]] == ["x"] * 3
     delayq.resume("orders")
-    assert not QueueState.objects.filter(paused_at__isnull=False).exists()
+    assert not Pause.objects.filter(paused_at__isnull=False).exists()
+
+
+def test_a_paused_task_is_paused_in_all_partitions_and_again_in_one_that_loses_it(loops, redis_server):
+    delayq.schedule_many(close_order.bind(n) for n in range(600))
+    reply = delayq.pause(task=close_order)
+    assert (reply.changed, reply.unconfirmed) == (True, ())
+    assert claim() == []
+    settle_down(loops)
+    for key in redis_server.link.execute("KEYS", "delayq:{orders/1}*"):
+        redis_server.link.execute("DEL", key)
+    settle_down(loops)
+    assert [len(LimitStore(store).paused()) for store in stores.parts("orders")] == [1] * 3
+    assert claim() == []
 
 
 def test_old_rows_of_all_partitions_are_pruned(divide):

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
 import pytest
+from django.core.management import call_command
 from django.db import connection, transaction
 
 import django_delayq as delayq
-from django_delayq import models
+from django_delayq import clock, models
+from django_delayq.exceptions import ConfigError
+from django_delayq.mirror.pause_loop import PauseLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.producer.stores import stores
 from tests.depths import queue_depth
@@ -48,8 +55,8 @@ def test_a_queue_that_goes_on_is_not_paused_by_a_wipe(orders, loop, wipe):
 def test_a_pause_asked_for_again_after_a_lost_reply_is_noted(orders, loop, wipe):
     delayq.schedule(close_order, 1, delay="1h")
     orders.fold()
-    orders.store.pause(actor="ann", reason="strike")  # the reply was lost, and nothing noted
-    assert not delayq.pause("orders", actor="ann", reason="strike")
+    orders.store.pause(actor="ann", reason="strike")  # its row was lost with another copy of the database
+    assert delayq.pause("orders", actor="ann", reason="strike")
     wipe()
     settle_down(orders, loop)
     assert paused() == (True, "ann", "strike")
@@ -70,36 +77,127 @@ def test_the_pause_that_waits_for_a_restore_by_hand_is_no_row(orders, loop, wipe
     wipe()
     RestoreLoop(stores.link, orders.config, prefix="delayq", auto=False).poll()
     assert paused()[:2] == (True, "restore")
-    assert not models.QueueState.objects.filter(paused_at__isnull=False).exists()
+    assert not models.Pause.objects.filter(paused_at__isnull=False).exists()
 
 
-def test_without_the_database_a_pause_works_in_redis(orders, caplog):
+@contextmanager
+def without_pauses() -> Iterator[None]:
+    """The database does not answer where pauses are concerned."""
     with connection.schema_editor() as editor:
-        editor.delete_model(models.QueueState)
+        editor.delete_model(models.Pause)
     try:
-        with transaction.atomic():
-            assert delayq.pause("orders")
-            delayq.schedule(close_order, 1)  # the transaction is still good for something
-        assert paused()[0]
-        assert delayq.resume("orders")
+        yield
     finally:
         with connection.schema_editor() as editor:
-            editor.create_model(models.QueueState)
-    assert "only in Redis" in caplog.text
+            editor.create_model(models.Pause)
 
 
-@pytest.mark.parametrize("paused_first", [True, False])
-def test_what_a_process_did_that_notes_nothing_is_known_from_its_event(orders, loop, wipe, paused_first):
+def test_without_the_database_a_pause_works_in_redis_and_is_stored_later(orders, loop, wipe, caplog):
     delayq.schedule(close_order, 1, delay="1h")
-    if paused_first:
-        delayq.pause("orders", actor="ann")
-        orders.store.resume(actor="bob")
-    else:
-        orders.store.pause(actor="bob", reason="strike")
     orders.fold()
+    until = clock.now() + timedelta(hours=1)
+    with without_pauses():
+        assert delayq.pause("orders", actor="ann", reason="strike", until=until)
+        assert paused() == (True, "ann", "strike")
+    assert "only in Redis" in caplog.text
+    PauseLoop().poll()
+    row = models.Pause.objects.get()
+    assert (row.word, row.paused_by, row.paused_why, row.missing) == ("queue:orders", "ann", "strike", "")
     wipe()
     settle_down(orders, loop)
-    assert paused() == ((False, "", "") if paused_first else (True, "bob", "strike"))
+    assert paused() == (True, "ann", "strike")
+    assert clock.to_ms(row.until) == queue_depth("orders").paused_until_ms == clock.to_ms(until)
+
+
+def test_without_the_database_a_resume_works_in_redis_and_is_stored_later(orders, loop, wipe):
+    delayq.schedule(close_order, 1, delay="1h")
+    orders.fold()
+    delayq.pause("orders", actor="ann")
+    with without_pauses():
+        assert delayq.resume("orders", actor="bob")
+        assert not paused()[0]
+    PauseLoop().poll()
+    assert not models.Pause.objects.exists()
+    wipe()
+    settle_down(orders, loop)
+    assert not paused()[0]
+
+
+def test_a_later_call_counts_more_than_what_was_done_without_the_database(orders):
+    with without_pauses():
+        delayq.pause("orders", actor="ann")
+    assert delayq.resume("orders")
+    PauseLoop().poll()
+    assert not paused()[0]
+    assert not models.Pause.objects.exists()
+
+
+def test_in_a_transaction_a_pause_is_refused_because_a_rollback_could_not_undo_it(orders):
+    with transaction.atomic(), pytest.raises(ConfigError, match="a transaction is open"):
+        delayq.pause("orders")
+    assert not paused()[0]
+
+
+def test_a_pause_that_reaches_no_redis_is_stored_and_sent_later(orders, settings):
+    there = settings.DELAYQ
+    settings.DELAYQ = {**there, "REDIS": "redis://127.0.0.1:1/0"}
+    assert delayq.pause("orders", actor="ann").unconfirmed == ("orders",)
+    settings.DELAYQ = there
+    assert not paused()[0]
+    PauseLoop().poll()
+    assert paused()[:2] == (True, "ann")
+
+
+def test_a_late_command_of_a_frozen_process_does_not_last(orders):
+    delayq.schedule(close_order, 1)
+    orders.store.pause(actor="frozen")  # its process resumed since, and the row is gone
+    PauseLoop().poll()
+    assert len(orders.claim()) == 1
+    delayq.pause("orders", actor="ann")
+    orders.store.resume(actor="frozen")
+    PauseLoop().poll()
+    assert paused()[:2] == (True, "ann")
+
+
+def test_a_pause_ends_at_its_date_by_the_clock_of_redis(orders, wipe):
+    delayq.schedule(close_order, 1)
+    delayq.pause("orders", actor="ann", until=clock.now() + timedelta(minutes=1))
+    assert orders.claim() == []
+    assert len(orders.claim(ahead_ms=61_000)) == 1
+
+
+def test_a_pause_whose_date_has_passed_loses_its_row_and_leaves_an_event(orders, monkeypatch):
+    now = clock.now()
+    delayq.pause("orders", actor="ann", until=now + timedelta(seconds=1))
+    monkeypatch.setattr(models.database, "now", lambda: now + timedelta(minutes=2))
+    PauseLoop().poll()
+    assert models.Pause.objects.exists(), "the clock of Redis decides"
+    models.Pause.objects.update(until=now - timedelta(minutes=2))
+    orders.store.pause(until_ms=clock.to_ms(now - timedelta(minutes=2)))
+    PauseLoop().poll()
+    assert not models.Pause.objects.exists()
+    orders.fold()
+    assert models.Event.objects.filter(kind="resumed").get().actor == "until"
+
+
+def test_a_longer_pause_takes_the_place_of_a_shorter_one(orders):
+    soon, later = (clock.now() + timedelta(hours=hours) for hours in (1, 2))
+    assert delayq.pause("orders", until=soon)
+    assert delayq.pause("orders", until=later)
+    assert queue_depth("orders").paused_until_ms == clock.to_ms(later)
+    assert delayq.pause("orders")
+    assert queue_depth("orders").paused_until_ms == 0
+    assert not delayq.pause("orders")
+
+
+def test_a_person_pauses_a_queue_that_waits_for_a_restore_by_hand(orders, loop, wipe):
+    delayq.schedule(close_order, 1, delay="1h")
+    orders.fold()
+    wipe()
+    RestoreLoop(stores.link, orders.config, prefix="delayq", auto=False).poll()
+    assert delayq.pause("orders", actor="ann")
+    call_command("delayq", "restore", "--yes")
+    assert paused()[:2] == (True, "ann")
 
 
 def test_a_pause_of_a_queue_that_no_mirror_has_met_is_brought_back(orders, wipe):
@@ -145,4 +243,4 @@ def test_an_old_copy_that_tells_of_a_pause_again_pauses_nothing(orders, loop, re
     settle_down(orders, loop)
     bring_back(redis_server.link, copy)
     settle_down(orders, loop)
-    assert not models.QueueState.objects.filter(paused_at__isnull=False).exists()
+    assert not models.Pause.objects.filter(paused_at__isnull=False).exists()

@@ -44,6 +44,8 @@ class Contents:
         self.pushed = 0  # the length of the target, which is not part of the queue
         self.claims: dict[str, LastClaim] = {}
         self.paused: dict[str, str] = {}
+        self.pauses: dict[str, str] = {}  # of words: until when, or that they were resumed, see limits.lua
+        self.opens: dict[str, int] = {}  # when the next job returns that a word holds
         self.alive: int | None = None  # when a worker was last here
         self.run = ""  # the server on which a worker was last
         self.guard: OutageGuard | None = None
@@ -91,12 +93,23 @@ class Contents:
         waiting = (job for job in self.jobs.values() if job.blocked and job.name and job.name.text == name)
         return sorted(waiting, key=lambda job: (BANDS.index(job.record.band), job.date, job.id))
 
+    def held(self, word: str) -> list[Job]:
+        """The jobs that this word holds, in the order in which they return."""
+        held = (job for job in self.jobs.values() if job.held == word)
+        return sorted(held, key=lambda job: (BANDS.index(job.record.band), job.date, job.id))
+
+    def in_force(self, word: str) -> bool:
+        """Whether it is paused now."""
+        value = self.pauses.get(word, "r")
+        return value[0] != "r" and (value == "0" or int(value) > self.now)
+
     def copy(self) -> Self:
         """As it is now."""
         twin = copy(self)
         twin.jobs = {id: copy(job) for id, job in self.jobs.items()}
         twin.finished, twin.claims, twin.paused = dict(self.finished), dict(self.claims), dict(self.paused)
         twin.requests, twin.offered = dict(self.requests), dict(self.offered)
+        twin.pauses, twin.opens = dict(self.pauses), dict(self.opens)
         return twin
 
     def noted(self) -> set[str]:
@@ -111,16 +124,19 @@ class Contents:
         """The data that Redis should hold."""
         dump = Dump(finished=dict(self.finished), cancels=dict(self.requests), offered=dict(self.offered), meta=self._meta())
         dump.claims = {worker: claim.line() for worker, claim in self.claims.items()}
+        dump.pauses = dict(self.pauses)
+        dump.opens = {f"\1{word}": at for word, at in self.opens.items()}
         for id, job in self.jobs.items():
             dump.jobs[id] = job.record.encode()
             places = {State.SCHEDULED: job.record.band, State.RUNNING: "leases", State.FAILED: "failed"}
-            getattr(dump, "blocked" if job.blocked else places[job.state])[id] = job.date
+            getattr(dump, "blocked" if job.blocked or job.held else places[job.state])[id] = -job.date if job.held else job.date
+            line = f"\1{job.held}" if job.held else job.name.text if job.blocked and job.name else ""
+            if line:
+                dump.waiters.append(f"{line}\0{BANDS.index(job.record.band) + 1}{job.date:015d}\0{id}".encode())
             if name := job.name:
                 dump.names[id] = f"{name.most}:{job.turn}:{job.since}:{name.text}"
                 if job.state is State.RUNNING:
                     dump.holders.append(f"{name.text}\0{id}".encode())
-                if job.blocked:
-                    dump.waiters.append(f"{name.text}\0{BANDS.index(job.record.band) + 1}{job.date:015d}\0{id}".encode())
             if job.state is not State.FAILED:
                 if job.record.key and not job.keyless:
                     dump.keys[job.record.key] = id
@@ -170,6 +186,7 @@ class Contents:
 
     def _withdraw(self, job: Job) -> None:
         """It leaves the place where it waits; it may have been the one that was to come next."""
+        job.held = ""
         if job.state is State.SCHEDULED and job.name:
             job.blocked = False
             self._free(job)
@@ -184,6 +201,7 @@ class Contents:
                         break
                     room += 1
                 job.blocked = False
+        self.freed, self.doubtful = {}, set()
 
     def _finish(self, job: Job, *, cancelled: bool = False, displaced: bool = False) -> None:
         self._unlease(job)

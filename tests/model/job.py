@@ -30,6 +30,7 @@ class Job:
     asks: int = 0  # how often it has asked
     small: bool = False  # its run does not say that it has a key
     blocked: bool = False  # it is due, and waits for its name
+    held: str = ""  # it is due, and the pause of this word holds it
     turn: int = 0  # of the last run that held its name
     since: int = 0  # the date with which that run was claimed
 
@@ -45,6 +46,11 @@ class Job:
     def name(self) -> SharedName | None:
         """That it shares with others."""
         return name_in(self.record.payload)
+
+    @property
+    def words(self) -> list[str]:
+        """By which it can be paused."""
+        return [f"task:{self.record.task}", *([f"name:{self.name.text}"] if self.name else [])]
 
     @property
     def begun(self) -> bool:

@@ -21,6 +21,7 @@ from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.connection.link import Link
 from django_delayq.store.keys import NAMES, tag
 from django_delayq.store.scripts.events import FIRST, EventLog
+from django_delayq.store.scripts.limits import LimitChange, LimitStore
 from django_delayq.store.scripts.queue import Claim, Outcome, QueueStore
 from django_delayq.store.scripts.record import Changed, ClaimedJob, JobRecord, ScheduleItem
 from django_delayq.store.scripts.recovery import EpochStore
@@ -45,6 +46,7 @@ from tests.model.wishes import (
     picks,
     steps,
     wishes,
+    words,
     workers,
 )
 from tests.store.board import LEASE, NOW, job_id, record
@@ -68,6 +70,7 @@ REPEATABLE = {
     "cancel",
     "pause",
     "resume",
+    "limit",
 }  # sent again, these change nothing
 _examples = count()
 
@@ -125,7 +128,7 @@ class QueueMachine(RuleBasedStateMachine):
     def call(self, name: str, *args: Any, **options: Any) -> Any:
         """The same call to both sides; everything is compared."""
         self.sent = [*self.sent[-20:], (name, args, options)]
-        side = next(side for side in (self.store, self.epoch) if hasattr(side, name))
+        side = next(side for side in (self.store, self.epoch, LimitStore(self.store)) if hasattr(side, name))
         found: Any = Restoring
         try:
             answer = getattr(side, name)(*args, now_ms=self.now, **options)
@@ -544,11 +547,36 @@ class QueueMachine(RuleBasedStateMachine):
         edited = replace(self.records[short(job)], payload=b"[[2]]") if given else None
         self.call("requeue", job, edited, delay_ms=delay)
 
+    # Rules: words are paused
+
+    @rule(
+        paused=st.lists(words, min_size=1, max_size=2),
+        until=st.sampled_from([0, 0, 0, 1, 1000, 60_000]),
+        worker=workers,
+        want=st.integers(1, 5),
+    )
+    def words_are_paused(self, paused: list[str], until: int, worker: str, want: int) -> None:
+        self.call("limit", [LimitChange("pause", word, until and self.now + until) for word in paused], actor="clerk")
+        self.claim(worker, want)
+
+    @precondition(lambda self: self.model.pauses)
+    @rule(pick=picks, pace=st.sampled_from([0, 0, 300, 1000]), worker=workers, want=st.integers(0, 5))
+    def a_word_is_resumed(self, pick: int, pace: int, worker: str, want: int) -> None:
+        paused = sorted(self.model.pauses)
+        self.call("limit", [LimitChange("resume", paused[pick % len(paused)], pace)], actor="boss")
+        self.claim(worker, want)
+
+    @precondition(lambda self: self.model.opens)
+    @rule(worker=workers, step=st.sampled_from([0, 300, 1000]), want=st.integers(1, 5))
+    def held_jobs_return(self, worker: str, step: int, want: int) -> None:
+        self.now = max(self.now, min(self.model.opens.values())) + step
+        self.claim(worker, want)
+
     # Rules: what concerns the whole queue
 
-    @rule(worker=workers, again=st.booleans(), long=st.sampled_from([False, False, False, False, True]))
-    def the_queue_is_paused(self, worker: str, again: bool, long: bool) -> None:
-        self.call("pause", actor="clerk", reason="bank holiday")
+    @rule(worker=workers, again=st.booleans(), long=st.sampled_from([False, False, False, False, True]), until=delays)
+    def the_queue_is_paused(self, worker: str, again: bool, long: bool, until: int) -> None:
+        self.call("pause", actor="clerk", reason="bank holiday", until_ms=until and self.now + until)
         self.claim(worker, 3, self.claimed[worker][0] if again and worker in self.claimed else "")
         if not long:
             self.call("resume", actor="boss")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
 from django_delayq.setting_readers import OfferTarget
 from django_delayq.states import Change, State
+from django_delayq.store.scripts.limits import LimitChange
 from django_delayq.store.scripts.queue import HOUR_MS, MOST, Claim, OfferReply, Outcome, Tidied
 from django_delayq.store.scripts.record import Changed, ClaimedJob, JobRecord, ScheduleItem, ScheduleMode, ScheduleReply, ScheduleStatus
 from tests.laws.dump import BANDS
@@ -145,11 +146,11 @@ class Model(Epochs):
         self.run = self.server
         last = self.claims.get(worker)
         if epoch not in ("", self.epoch):
-            return self._answer([], paused=bool(self.paused))
+            return self._answer([], paused=self.is_paused)
         if last and last.nonce == nonce:
             held = [(self.jobs[id], due) for id, due in last.jobs if id in self.jobs]
-            return self._answer([(job, due) for job, due in held if job.fence == nonce], paused=bool(self.paused))
-        if self.paused:
+            return self._answer([(job, due) for job, due in held if job.fence == nonce], paused=self.is_paused)
+        if self.is_paused:
             return self._answer([], paused=True)
         if self._waits_to_be_confirmed(wary):
             return self._answer([], more=True)
@@ -157,18 +158,83 @@ class Model(Epochs):
         ended = [job for job in self.those(State.RUNNING) if job.date < takeover][:want]
         for job in ended:
             if self._crash(job, max_crashes) == "again":
+                paused = any(map(self.in_force, job.words))
+                date = (job.since if job.name and job.since > 0 else job.date) if paused else self.now
                 if job.fence:
-                    self._event("crashed", job.id, job.attempt, job.crashes, job.fence, self.now)
-                taken += self._take(job, job.attempt, nonce, lease_ms)
-        for job in self._due()[: want - len(ended)]:
-            taken += self._take(job, job.attempt + 1, nonce, lease_ms)
+                    self._event("crashed", job.id, job.attempt, job.crashes, job.fence, date)
+                if not paused or 0 < job.record.expires_ms <= self.now:
+                    taken += self._take(job, job.attempt, nonce, lease_ms)
+                    continue
+                if not job.fence:
+                    self._event("snoozed", job.id, job.attempt, job.crashes, "-", date)
+                self._back(job, date, attempt=job.attempt - 1, evictions=job.evictions, unknown=job.unknown)
+        returned = self._open(want - len(ended))
+        handled, held, rank = len(ended), 0, 0
+        while rank < len(BANDS) and (room := min(want, MOST - held) - handled) > 0:
+            before = held
+            for job in [job for job in self._due() if job.record.band == BANDS[rank]][:room]:
+                if job.id not in self.requests and self._hold(job):
+                    held += 1
+                else:
+                    handled += 1
+                    taken += self._take(job, job.attempt + 1, nonce, lease_ms)
+            rank += 1
+            if held > before:
+                self._call_waiters()
+                rank = 0
         self._call_waiters()
         if taken:
             self.claims[worker] = LastClaim(nonce, self.now, tuple((job.id, due) for job, due in taken))
-        return self._answer(taken, more=bool(self._due()))
+        more = bool(self._due()) or any(at <= self.now for at in self.opens.values())
+        return self._answer(taken, more=more, returned=returned)
+
+    def _hold(self, job: Job) -> bool:
+        """Whether a pause holds the due job from now on."""
+        word = next(filter(self.in_force, job.words), "")
+        if word:
+            self._withdraw(job)
+            job.held = word
+        return bool(word)
+
+    def _open(self, most: int) -> set[str]:
+        """Puts jobs back that were held, with their dates. Returns their ids."""
+        returned = set[str]()
+        opens = sorted((at, word) for word, at in self.opens.items() if at <= self.now)[:most]
+        for at, word in opens:
+            if self.in_force(word):  # the clock was put back
+                self.opens[word] = int(self.pauses[word])
+            elif most > 0:
+                pace = int(self.pauses[word][1:]) if self.pauses[word][0] == "r" else 0
+                start = max(at, self.now - 1000)
+                count = min(most, (self.now - start) // pace + 1) if pace else most
+                back = self.held(word)[:count]
+                for job in back:
+                    job.held = ""
+                    returned.add(job.id)
+                most -= len(back)
+                if len(back) < count:
+                    del self.pauses[word], self.opens[word]
+                else:
+                    self.pauses[word] = f"r{pace}"
+                    self.opens[word] = start + count * pace if pace else self.now
+        return returned
+
+    def limit(self, changes: Sequence[LimitChange], *, actor: str = "", now_ms: int) -> list[bool]:
+        self._begin(now_ms)
+        return [self._limit(*change) for change in changes]
+
+    def _limit(self, kind: str, word: str, value: int) -> bool:
+        new = f"r{value}" if kind == "resume" else str(value)
+        if self.pauses.get(word) == new or (kind == "resume" and word not in self.pauses):
+            return False
+        self.pauses[word] = new
+        self.opens[word] = self.now if kind == "resume" else value
+        if new == "0":
+            del self.opens[word]
+        return True
 
     def _due(self) -> list[Job]:
-        due = [job for job in self.those(State.SCHEDULED) if job.date <= self.now and not job.blocked]
+        due = [job for job in self.those(State.SCHEDULED) if job.date <= self.now and not job.blocked and not job.held]
         return sorted(due, key=lambda job: BANDS.index(job.record.band))
 
     def _take(self, job: Job, attempt: int, nonce: str, lease_ms: int) -> list[tuple[Job, int]]:
@@ -207,7 +273,9 @@ class Model(Epochs):
             self._finish(job, displaced=True)
             self._event("expired", job.id)
 
-    def _answer(self, taken: Sequence[tuple[Job, int]], *, more: bool = False, paused: bool = False) -> Claim:
+    def _answer(
+        self, taken: Sequence[tuple[Job, int]], *, more: bool = False, paused: bool = False, returned: Set[str] = frozenset()
+    ) -> Claim:
         jobs = [
             ClaimedJob(
                 id=job.id,
@@ -222,6 +290,7 @@ class Model(Epochs):
                 unknown_ms=max(0, self.now - job.unknown) if job.unknown else 0,
                 asks=job.asks,
                 turn=job.turn,
+                held=job.id in returned,
             )
             for job, due in taken
         ]
@@ -489,11 +558,18 @@ class Model(Epochs):
         self._event("requeued", id, due, body=fresh.body)
         return Change.DONE, job
 
-    def pause(self, *, actor: str = "", reason: str = "", now_ms: int) -> bool:
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing may be claimed."""
+        until = int(self.paused.get("paused_until", 0))
+        return bool(self.paused) and (until == 0 or until > self.now)
+
+    def pause(self, *, actor: str = "", reason: str = "", until_ms: int = 0, now_ms: int) -> bool:
         self._begin(now_ms)
-        if self.paused:
+        until = {"paused_until": str(until_ms)} if until_ms else {}
+        if self.paused and self.paused.get("paused_until", "0") == str(until_ms):
             return False
-        self.paused = {"paused": str(now_ms), "paused_by": actor, "paused_why": reason}
+        self.paused = {"paused": str(now_ms), "paused_by": actor, "paused_why": reason, **until}
         self._event("paused")
         return True
 
@@ -507,7 +583,9 @@ class Model(Epochs):
 
     def purge(self, *, limit: int = MOST, actor: str = "", now_ms: int) -> tuple[int, int]:
         self._begin(now_ms)
-        waiting = sorted(self.those(State.SCHEDULED), key=lambda job: -1 if job.blocked else BANDS.index(job.record.band))
+        held = sorted((job for job in self.those(State.SCHEDULED) if job.held), key=lambda job: (-job.date, job.id))
+        others = (job for job in self.those(State.SCHEDULED) if not job.held)
+        waiting = [*held, *sorted(others, key=lambda job: -1 if job.blocked else BANDS.index(job.record.band))]
         for job in waiting[:limit]:
             self._cancel_waiting(job, b'{"m":"purged"}')
         gone = len(waiting[:limit])

@@ -18,6 +18,7 @@ lackings = st.sampled_from(["", "scheduled", "running", 0, 60_000])  # or a date
 outcomes = st.sampled_from(["ack", "retry", "snooze", "ask", "ask", "evict", "park", "fail", "crash", "cancel"])
 keys = st.sampled_from(["", "", "a", "b"])
 SHARED = ("", "s", "c", "c")  # of the third and the fourth as many may run
+words = st.sampled_from(["task:shop.close", "name:s", "name:c", "name:c"])
 actors = st.sampled_from(["clerk", "boss"])
 
 

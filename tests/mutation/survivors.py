@@ -83,14 +83,13 @@ SURVIVORS = {
     "store/lua/tidy.lua: local after, told = unpack(redis.call('HSCAN', hash, string.sub(cursor, 2), 'COUNT', 200)) [one more] 2": SCAN,
     "store/lua/tidy.lua: naming = #holders < 200 and 'b0' or 'h' .. int(from + stay) "
     "-- removing entries has moved the others up [one less]": COSTS + "one that stays is looked at twice.",
-    "store/lua/include/concurrency_limit.lua: local MOST_DROPPED = 1000 [one more]": COSTS + "how many one call drops.",
-    "store/lua/include/concurrency_limit.lua: local MOST_DROPPED = 1000 [one less]": COSTS + "how many one call drops.",
-    "store/lua/include/concurrency_limit.lua: seen, count = seen + #found, 200 [one more]": COSTS + "how many are read at once.",
-    "store/lua/include/concurrency_limit.lua: seen, count = seen + #found, 200 [one less]": COSTS + "how many are read at once.",
-    "store/lua/include/concurrency_limit.lua: for i = 1, #ids do [one more]": COSTS + "the first name is looked up alone.",
-    "store/lua/include/concurrency_limit.lua: if most <= (full[name] or 0) then [<= to <]": COSTS
-    + "a name that is full is looked at again.",
-    "store/lua/include/concurrency_limit.lua: values[id] = false [false to true]": NOTHING
+    "store/lua/include/lines.lua: local MOST_DROPPED = 1000 [one more]": COSTS + "how many one call drops.",
+    "store/lua/include/lines.lua: local MOST_DROPPED = 1000 [one less]": COSTS + "how many one call drops.",
+    "store/lua/include/lines.lua: seen, most_read = seen + #found, 200 [one more]": COSTS + "how many are read at once.",
+    "store/lua/include/lines.lua: seen, most_read = seen + #found, 200 [one less]": COSTS + "how many are read at once.",
+    "store/lua/include/lines.lua: for i = 1, #ids do [one more]": COSTS + "the first name is looked up alone.",
+    "store/lua/include/lines.lua: if most <= (full[name] or 0) then [<= to <]": COSTS + "a name that is full is looked at again.",
+    "store/lua/include/lines.lua: values[id] = false [false to true]": NOTHING
     + "nobody asks for the name of a job whose record has just gone.",
     "store/lua/include/position.lua: return tonumber(ms or 0), tonumber(number or 0) [one more]": NOTHING + "no event is so early.",
     "store/lua/include/position.lua: return tonumber(ms or 0), tonumber(number or 0) [one more] 2": NOTHING + "no event is so early.",
@@ -98,7 +97,7 @@ SURVIVORS = {
     " [one more]": NOTHING + "the clock is further.",
     "store/lua/unlock.lua: redis.call('HDEL', k_meta, '_') -- a first write that needs no memory,"
     " so that locks are given back at maxmemory [without redis.call HDEL]": OPEN + "a server without memory.",
-    "store/lua/include/concurrency_limit.lua: last = #last < 17 and tonumber(string.match(last, '^%d+$')) or 0 "
+    "store/lua/include/lines.lua: last = #last < 17 and tonumber(string.match(last, '^%d+$')) or 0 "
     "-- otherwise the value is invalid [one more] 2": NOTHING + "the clock is further.",
     "store/lua/lock.lua: if waits > 0 then [one more]": NOTHING + "who waits says two thousand.",
     "store/lua/pause.lua: return 1 [one more]": NOTHING + "whoever asks hears yes.",

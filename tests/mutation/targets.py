@@ -34,8 +34,12 @@ SCRIPTS = {
     "include/timer_election": "tests/store/test_timer_election.py",
     "include/alive": "tests/store/test_claim.py",
     "include/asks": "tests/store/test_asks.py",
-    "include/concurrency_limit": "tests/store/test_names.py",
+    "include/lines": "tests/store/test_names.py",
     "include/concurrency_name": "tests/store/test_names.py",
+    "include/back": "tests/store/test_settle.py",
+    "include/words": "tests/store/test_word_pauses.py",
+    "include/limits": "tests/store/test_word_pauses.py",
+    "limit": "tests/store/test_word_pauses.py",
 }
 OTHERS = "tests/store/test_changes.py"
 STORE = [
@@ -47,6 +51,7 @@ STORE = [
     "tests/store/test_pulled.py",
     "tests/store/test_asks.py",
     "tests/store/test_names.py",
+    "tests/store/test_word_pauses.py",
     "tests/store/test_claim.py",
     "tests/store/test_timer_election.py",
     "tests/store/test_changes.py",
@@ -80,7 +85,9 @@ MODULES = {
         "tests/mirror/test_running.py",
         "tests/mirror/test_forgotten.py",
         "tests/mirror/test_pauses.py",
+        "tests/mirror/test_once_for.py",
     ],
+    "producer/outbox/period_keys.py": ["tests/mirror/test_once_for.py", "tests/contrib/gateway/test_scheduled_once.py"],
     "producer/lookup.py": [
         "tests/producer/test_schedule.py",
         "tests/mirror/test_answers.py",

@@ -70,7 +70,7 @@ def test_event_kinds_are_exactly_those_of_the_stream() -> None:
         ("claim", {(before, State.RUNNING, "claim") for before in UNFINISHED}),
         ("ack", {(State.RUNNING, State.SUCCEEDED, "settle")}),
         ("retry", {(State.RUNNING, State.SCHEDULED, "settle")}),
-        ("snooze", {(State.RUNNING, State.SCHEDULED, "settle")}),
+        ("snooze", {(State.RUNNING, State.SCHEDULED, script) for script in ("settle", "claim")}),
         ("fail", {(State.RUNNING, State.FAILED, "settle")}),
         ("evict", {(State.RUNNING, State.SCHEDULED, "settle")}),
         ("park", {(State.RUNNING, State.SCHEDULED, "settle")}),
@@ -97,6 +97,7 @@ def test_a_verb_goes_where_the_lifecycle_says(verb: str, expected: set[tuple[Sta
 def test_a_crash_is_seen_by_claim_which_runs_it_again_or_told_to_settle_and_too_many_fail() -> None:
     assert rows("crash") == {
         (State.RUNNING, State.RUNNING, "claim"),
+        (State.RUNNING, State.SCHEDULED, "claim"),
         (State.RUNNING, State.FAILED, "claim"),
         (State.RUNNING, State.SCHEDULED, "settle"),
         (State.RUNNING, State.FAILED, "settle"),

@@ -11,7 +11,7 @@ import time_machine
 from django.core.cache import cache
 from django.core.management import call_command
 from django.db import transaction
-from orders import calendar, customers, offers, provider, reports, search, tasks
+from orders import calendar, customers, offers, provider, reports, search, tasks, webhooks
 from orders.models import Appointment, Order, Part, Price, Report
 
 NOON = datetime(2031, 5, 1, 12, tzinfo=UTC)
@@ -87,6 +87,26 @@ def test_a_charge_that_runs_twice_names_one_key(delayq, bank):
     assert len(bank.keys) == 3
     assert set(bank.keys) == {str(job.id)}
     assert (job.result(), states()) == ("c1", ["paid"])
+
+
+def test_a_webhook_that_comes_twice_also_a_day_later_is_processed_once(delayq, rf):
+    order = Order.objects.create()
+
+    def comes(event):
+        body = {"id": event, "order": order.pk}
+        assert webhooks.payment(rf.post("/payments", body, content_type="application/json")).status_code == 204
+
+    comes("e1")
+    comes("e1")
+    assert len(delayq.drain()) == 1
+    assert states() == ["paid"]
+    delayq.advance("1d")
+    comes("e1")
+    comes("e2")
+    assert len(delayq.drain()) == 1, "of the other event"
+    delayq.advance("7d")
+    comes("e1")
+    assert len(delayq.drain()) == 1
 
 
 def test_a_charge_that_is_refused_fails_at_once(delayq, bank):

@@ -11,6 +11,7 @@ import pytest
 from django_delayq import ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.scripts.events import EventLog
+from django_delayq.store.scripts.limits import LimitChange, LimitStore
 from django_delayq.store.scripts.lock_store import LockStore
 from django_delayq.store.scripts.queue import QueueStore, ScheduleItem
 from django_delayq.store.scripts.recovery import EpochStore, RestoreItem
@@ -98,9 +99,15 @@ LOCKS: dict[str, tuple[str, Call]] = {
     "prolong": ("EVALSHA", lambda board: locks(board).prolong([("l", "t", 1000)], now_ms=NOW)),
     "unlock": ("EVALSHA", lambda board: locks(board).unlock("l", "t", now_ms=NOW)),
 }
-OF = {QueueStore: STORE, EpochStore: EPOCH, EventLog: EVENTS, LockStore: LOCKS}
+LIMITS: dict[str, tuple[str, Call]] = {
+    "limit": ("EVALSHA", lambda board: LimitStore(board.store).limit([LimitChange("pause", "task:shop.close")], now_ms=NOW)),
+    "paused": ("HGETALL", lambda board: LimitStore(board.store).paused()),
+    "running": ("ZCARD", lambda board: LimitStore(board.store).running()),
+    "allows": ("HEXISTS", lambda board: LimitStore(board.store).allows(b"1no shop.close\n[]")),
+}
+OF = {LimitStore: LIMITS, QueueStore: STORE, EpochStore: EPOCH, EventLog: EVENTS, LockStore: LOCKS}
 # Calls without a command, and `resign` and `offer`, which run a script like all others.
-OTHERS = {"new_generation", "run", "written", "signs", "resign", "offer", "asks", "read", "row", "line"}
+OTHERS = {"new_generation", "run", "run_each", "written", "signs", "resign", "offer", "asks", "read", "row", "line"}
 CALLS = {f"{kind.__name__}.{name}": call for kind, calls in OF.items() for name, call in calls.items()}
 
 

@@ -335,9 +335,12 @@ def test_requeue_of_a_running_job_is_refused(board):
 def test_pause_and_resume_answer_whether_they_changed_anything(board):
     assert board.store.pause(actor="clerk") is True
     assert board.store.pause(actor="clerk") is False
+    assert board.store.pause(actor="clerk", until_ms=NOW) is True
+    assert board.store.pause(actor="clerk", until_ms=NOW) is False
+    assert board.store.pause(actor="clerk") is True
     assert board.store.resume() is True
     assert board.store.resume() is False
-    assert board.happened() == ["paused", "resumed"]
+    assert board.happened() == ["paused", "paused", "paused", "resumed"]
 
 
 def test_purge_cancels_scheduled_jobs_and_leaves_running_ones(board):

@@ -479,6 +479,15 @@ def test_a_paused_queue_gives_nothing(board):
     assert numbers(board.claim("n2")) == [1]
 
 
+def test_a_pause_ends_at_its_date_and_a_worker_is_told_to_come_then(board):
+    board.put(1)
+    board.store.pause(until_ms=NOW + 3_000, now_ms=NOW)
+    claim = board.claim()
+    assert (claim.jobs, claim.paused, claim.wait_ms <= 3_000) == ([], True, True)
+    claim = board.claim("n2", now=NOW + 3_000)
+    assert (numbers(claim), claim.paused) == ([1], False)
+
+
 def test_a_claim_repeated_after_the_queue_was_paused_answers_with_the_same_jobs(board):
     board.put(1)
     board.put(2)

@@ -9,6 +9,7 @@ import pytest
 from django_delayq import ids
 from django_delayq.setting_readers import OfferTarget
 from django_delayq.store.scripts import formats
+from django_delayq.store.scripts.limits import LimitChange, LimitStore
 from django_delayq.store.scripts.lock_store import LockStore
 from django_delayq.store.scripts.queue import ScheduleItem
 from django_delayq.store.scripts.recovery import EpochStore
@@ -25,6 +26,7 @@ CALLS = {
     "reschedule": lambda board: board.store.reschedule(job_id(1), delay_ms=5),
     "requeue": lambda board: board.store.requeue(job_id(1), record(1)),
     "pause": lambda board: board.store.pause(),
+    "limit": lambda board: LimitStore(board.store).limit([LimitChange("pause", "task:shop.close")]),
     "purge": lambda board: board.store.purge(),
     "offer": lambda board: board.store.offer(TARGET, b"1", id=ids.short(job_id(1)), attempt=1, nonce="n1"),
     "resign": lambda board: board.store.run("resign", None, "", "", "id", "0" * 40, b"record"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_delayq.store.reads import queue_depth
+from django_delayq.store.scripts.limits import LimitChange, LimitStore
 from tests.store.board import NOW, Board, job_id
 from tests.store.test_names import put
 
@@ -45,6 +46,14 @@ def test_of_many_some_are_looked_at_which_is_said(board: Board, monkeypatch: pyt
         put(board, number, NOW - 20 + number, name=name)
     board.claim()
     assert look(board) == ([("b", [2], 1), ("a", [1], 0)], True)
+
+
+def test_jobs_that_a_pause_holds_are_not_among_them(board: Board) -> None:
+    put(board, 1, name="a")
+    put(board, 2, name="a", task="shop.open")
+    LimitStore(board.store).limit([LimitChange("pause", "task:shop.close")], now_ms=NOW)
+    board.claim()
+    assert look(board)[0] == [("a", [2], 0)]
 
 
 def test_what_somebody_else_wrote_there_is_passed_over(board: Board) -> None:

@@ -14,6 +14,7 @@ import pytest
 from django_delayq import ids, job_meta
 from django_delayq.states import Change
 from django_delayq.store.connection.error_replies import StoreError
+from django_delayq.store.scripts.limits import LimitChange, LimitStore
 from django_delayq.store.scripts.record import ScheduleItem
 from django_delayq.store.scripts.recovery import ADOPTION_MS, EpochStore
 from tests.servers import USER
@@ -47,6 +48,18 @@ def waits(board: Board) -> None:
     put(board, 2, key="k", **NAMED)
     board.claim("n2")
     put(board, 3, due=NOW + 9, **NAMED)
+
+
+def paused(board: Board) -> None:
+    put(board, 1, 2)
+    LimitStore(board.store).limit([LimitChange("pause", "task:shop.close")], now_ms=NOW)
+
+
+def held(board: Board) -> None:
+    """Of two jobs that a pause holds, and that may return."""
+    paused(board)
+    board.claim("n0")
+    LimitStore(board.store).limit([LimitChange("resume", "task:shop.close")], now_ms=NOW)
 
 
 # Each case: the state before, and the call.
@@ -88,6 +101,10 @@ CALLS: dict[str, tuple[Callable[[Board], Any], Callable[[Board], Any]]] = {
     "cancel with a name": (waits, lambda board: board.store.cancel(job_id(2), now_ms=NOW)),
     "reschedule with a name": (waits, lambda board: board.store.reschedule(job_id(2), due_ms=NOW + 7, now_ms=NOW)),
     "purge with a name": (waits, lambda board: board.store.purge(now_ms=NOW)),
+    "claim of what is paused": (paused, lambda board: board.claim()),
+    "claim of what was paused": (held, lambda board: board.claim()),
+    "cancel of what is held": (held, lambda board: board.store.cancel(job_id(1), now_ms=NOW)),
+    "limit": (held, lambda board: LimitStore(board.store).limit([LimitChange("pause", "task:shop.close", NOW + 5)], now_ms=NOW)),
     "tidy with a name": (waits, lambda board: board.store.tidy(now_ms=NOW)),
     "tidy": (failed, lambda board: board.store.tidy(failed_before_ms=NOW + 1, now_ms=NOW)),
 }

@@ -48,6 +48,27 @@ def test_what_falls_due_runs_and_its_row_says_so(delayq):
     assert Job.objects.get(pk=job.id).state == "succeeded"
 
 
+def test_a_held_job_is_scheduled_with_its_date_and_runs_when_its_pause_ends(delayq):
+    schedule(settle_cart, 7, delay="10m")
+    (before,) = delayq.scheduled()
+    schedule(greet, "Ada", delay="10m")
+    assert django_delayq.pause(task=settle_cart, until=delayq.now + timedelta(minutes=20))  # also in the transaction of a TestCase
+    assert [ran.args for ran in delayq.advance("15m")] == [["Ada"]]
+    (held,) = delayq.scheduled()
+    assert (held.args, held.run_at) == ([7], before.run_at)
+    assert delayq.advance("2m") == []
+    assert [ran.args for ran in delayq.advance("1h")] == [[7]]
+
+
+def test_jobs_of_a_paused_queue_run_when_the_pause_ends(delayq):
+    schedule(settle_cart, 7, delay="10m")
+    schedule(greet, "Ada", delay="30m")
+    assert django_delayq.pause("orders", until=delayq.now + timedelta(minutes=20))
+    assert delayq.advance("15m") == []
+    assert [ran.args for ran in delayq.advance("10m")] == [[7]]
+    assert [ran.args for ran in delayq.advance("10m")] == [["Ada"]]
+
+
 def test_jobs_run_in_the_order_of_their_dates_over_all_queues(delayq):
     schedule(settle_cart, 2, delay="20m")
     schedule(greet, "Ada", delay="10m")

@@ -57,3 +57,12 @@ def test_at_a_commit_its_error_is_logged_and_the_hooks_that_follow_run(caplog):
 def test_many_run_in_their_order():
     django_delayq.schedule_many(settle_cart.bind(n) for n in range(3))
     assert [seen[1] for seen in SEEN] == [0, 1, 2]
+
+
+def test_a_key_of_a_period_runs_one_job(monkeypatch):
+    one = settle_cart.using(key="k", once_for="1h")
+    first, again = one.schedule(1), one.schedule(1)
+    assert (again.id, again.created) == (first.id, False)
+    third, fourth = django_delayq.schedule_many([one.bind(1), settle_cart.bind(2)])
+    assert (third.created, fourth.created) == (False, True)
+    assert SEEN == [("settle_cart", 1, 1), ("settle_cart", 2, 1)]

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from types import SimpleNamespace
 from typing import Any
 
-from django_delayq import codec, ids
+from django_delayq import clock, codec, ids
 from django_delayq.exceptions import UnknownTask
 from django_delayq.ladder import Ladder
 from django_delayq.producer import carriers
@@ -189,17 +189,17 @@ class Bench:
         self.mover.poll()
 
     def take(self) -> Any:
-        """The next job of the buffer, which must not be empty."""
+        """The next job of the buffer, which must not be empty. On a slow machine, too, it may begin, see `executor.AT_ONCE`."""
         assert len(self.buffer)
-        return self.buffer.take()
+        taken: Any = self.buffer.take()
+        taken.claimed = clock.monotonic()
+        return taken
 
     def run(self) -> None:
         """Moves, runs and settles until nothing is in the buffer."""
         self.move()
         while len(self.buffer):
-            taken = self.buffer.take()
-            assert taken is not None
-            self.consumers[0].poll(taken)
+            self.consumers[0].poll(self.take())
         self.settler.poll()
 
     def kinds(self) -> list[str]:

@@ -53,7 +53,7 @@ WEB = {
     "store": "keys connection reads scripts",
     "store.connection": ("address commands connection_options embedded error_replies link places sentinels wake"),
     "store.reads": "reach",
-    "store.scripts": ("decode formats loader lock_store queue record replicas site"),
+    "store.scripts": ("decode formats limits loader lock_store queue record replicas site"),
     "worker": "current",
 }
 THEIRS = ("cronsim", "django.contrib.admin", "prometheus_client", "rich", "urllib3")

@@ -18,13 +18,13 @@ from django_delayq.job_meta import NAMED, ONLY
 from django_delayq.producer import lookup, outbox
 from django_delayq.producer.options import NONE, OPTIONS, Planned, most_attempts
 from django_delayq.producer.outbox.shapes import AlreadyScheduled, Once, TakenKey
+from django_delayq.producer.put import RESENT_MS
 from django_delayq.producer.schedule import put_in
 from django_delayq.producer.stores import stores
 from django_delayq.states import CARRIED, PERIODIC, SCHEDULED_BY, EndingKind
 from django_delayq.store.reads.inspector import JobView
 
 KEPT_MS: Final = 24 * 3_600_000  # an Idempotency-Key schedules one job in this time
-RESENT_MS: Final = 50 * 60_000  # Redis knows an ended job for an hour
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,10 @@ def options(call: GatewayCall, queue: str, *payload: str) -> dict[str, Any]:
         parsing.date(body)  # raises
     given = [(name, option) for name, option in OPTIONS.items() if name in body and option.gateway and name != "queue"]
     found = {name: read(body[name], pointer(name)) if (read := _READERS.get(option.kind)) else body[name] for name, option in given}
-    found.setdefault("on_conflict", "error" if "key" in body else "keep")
+    if "once_for" in body and call.key is not None:
+        cause = "Send either once_for or an Idempotency-Key."
+        raise GatewayProblem("options", "/once_for", cause=cause)
+    found.setdefault("on_conflict", "error" if "key" in body and "once_for" not in body else "keep")
     if "key" in body:
         permissions.check_policy(call, found["on_conflict"])
     elif "on_conflict" in body:

@@ -141,7 +141,7 @@ def change_by_key(verb: Verb, call: GatewayCall) -> GatewayAnswer:
 
 
 def _apply(verb: Verb, call: GatewayCall, queue: str, job: UUID | None = None, key: str | None = None) -> Change:
-    more: dict[str, Any] = {"abort": call.body.get("abort", False)} if verb.aborts else {}
+    more: dict[str, Any] = {"abort": call.body.get("abort", False)} if verb.name == "cancel" else {}
     if verb.needs_date:
         more = parsing.date(call.body)
     actor, reason = call.token.actor, call.body.get("reason", "")

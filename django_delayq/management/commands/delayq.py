@@ -15,7 +15,7 @@ from django_delayq.console.export import until_reader_leaves
 from django_delayq.console.verbs import VERBS
 from django_delayq.exceptions import DelayqError
 from django_delayq.logger import told
-from django_delayq.management import USAGE, at_least, change_commands, doctor, look_commands
+from django_delayq.management import USAGE, at_least, change_commands, doctor, look_commands, pause_commands
 from django_delayq.management.erase_command import erase
 from django_delayq.management.job_filters import add_filters, add_targets
 from django_delayq.management.output import Visible
@@ -61,8 +61,8 @@ class Command(BaseCommand):
             act = add(verb.command, partial(change_commands.change, verb), f"{text} `jobs` with a result for each.")
             add_targets(act)
             _changing(act, reason=True)
-            if verb.aborts:
-                act.add_argument("--abort", action="store_true", help="interrupt running jobs instead of asking them to stop")
+            if verb.flag:
+                act.add_argument(f"--{verb.flag[0]}", action="store_true", help=verb.flag[1])
             if verb.needs_date:
                 act.add_argument("--delay", help="a duration from now, such as 90s, 1h30m or 2d")
                 act.add_argument(
@@ -71,9 +71,17 @@ class Command(BaseCommand):
                     help='a date, such as 2030-01-31T18:00:00+01:00 or "2030-01-31 18:00", or a time today, such as 18:00',
                 )
         add_put_commands(add)
-        for act in (add("pause", change_commands.pause), add("resume", change_commands.resume)):
-            act.add_argument("queue", metavar="QUEUE", help="the name of the queue")
+        for act in (add("pause", pause_commands.pause), add("resume", pause_commands.resume)):
+            act.add_argument("queue", nargs="?", metavar="QUEUE", help="the name of the queue")
+            act.add_argument("--task", help="the name of a task, instead of a queue; it applies to all queues")
+            act.add_argument("--name", help="a concurrency name, instead of a queue; it applies to all queues")
             act.add_argument("--reason", default="", help="the reason, which is shown in the admin")
+            act.add_argument("--dry-run", action="store_true", help="only print what the command would do")
+        until = "when the pause ends by itself: a date as for reschedule, or a duration from now, such as +2h"
+        subcommands.choices["pause"].add_argument("--until", metavar="DATE", help=until)
+        pace = "how many of the jobs that a task or name held return in a period, in each partition, such as 100/m"
+        subcommands.choices["resume"].add_argument("--pace", help=pace)
+        add("pauses", pause_commands.pauses)
         dates = add("periodic", periodic)
         dates.add_argument("name", nargs="?", metavar="NAME", help="show only this schedule, with its next ten dates and its ticks")
         turn = dates.add_mutually_exclusive_group()

@@ -1,75 +1,186 @@
-"""Pauses in the database: a queue that a person has paused stays paused when Redis loses its contents."""
+"""Pauses in the database: what a person has paused stays paused when Redis loses its contents. A word is `queue:`, `task:` or `name:`
+and the name of a queue, a task or a concurrency name (see words.lua). A caller writes the row and commits it. Then it is sent to the
+partitions. A process that sends a row holds its lock, so an earlier state never follows a later one.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
 
-from django.db import DatabaseError, InterfaceError
+from django.db.models import F
 
 from django_delayq import clock
 from django_delayq.logger import Logger
-from django_delayq.models import QueueState, database
+from django_delayq.models import Job, Pause, database
 from django_delayq.producer.outbox import rows
 from django_delayq.states import EventKind
-from django_delayq.store.scripts.queue import QueueStore
+from django_delayq.store.scripts.limits import LimitChange, LimitStore, WordPause, queue_word
+from django_delayq.store.scripts.queue import MOST, QueueStore
+from django_delayq.store.scripts.replicas import Replicas
 
-if TYPE_CHECKING:
-    from django_delayq.store.scripts.events import Entry
-
-RESTORE: Final = "restore"  # the actor of a pause that waits for a manual restore: it is not a pause of its own
 logger = Logger("django_delayq.restore")
 
 
-def note(queue: str, partition: int, actor: str, reason: str, *, first: bool) -> None:
-    """Records that a partition of a queue was paused. `first`: this call paused it. If not, an existing record is not changed. If the
-    database is away, only Redis knows of the pause.
-    """
-    said = {"paused_at": database.ago(), "paused_by": rows.clean(actor, 200), "paused_why": rows.clean(reason)}
-    try:
-        with database.atomic():
-            row, _ = QueueState.objects.select_for_update().get_or_create(queue=queue, partition=partition)
-            if first or row.paused_at is None:
-                QueueState.objects.filter(pk=row.pk).update(**said)
-    except (DatabaseError, InterfaceError) as error:
-        logger.warning("queue %s is paused only in Redis. If Redis loses its data, the queue resumes: %s", queue, error)
-
-
-def forget(queue: str) -> None:
-    """Records that a queue is resumed."""
-    try:
-        with database.atomic():
-            QueueState.objects.filter(queue=queue).update(paused_at=None, paused_by="", paused_why="")
-    except (DatabaseError, InterfaceError) as error:
-        logger.warning("queue %s was resumed, but if Redis loses its data, the queue is paused again: %s", queue, error)
-
-
-def fold(queue: str, partition: int, entry: Entry) -> None:
-    """Stores a pause, or its end, from an event. The process that paused the queue may have died before it stored the pause, or may
-    be of a release that does not store it.
-    """
-    kinds = [item.kind for item in entry.items if item.kind in (EventKind.PAUSED, EventKind.RESUMED)]
-    if not kinds:
-        return
-    mine = QueueState.objects.filter(queue=queue, partition=partition)
-    if EventKind.RESUMED in kinds:
-        mine.update(paused_at=None, paused_by="", paused_why="")
-    elif entry.by != RESTORE:
-        QueueState.objects.get_or_create(queue=queue, partition=partition)
-        at, by, why = clock.from_ms(entry.at_ms), rows.clean(entry.by, 200), rows.clean(entry.why)
-        mine.filter(paused_at__isnull=True).update(paused_at=at, paused_by=by, paused_why=why)
-
-
 def again(store: QueueStore) -> None:
-    """Pauses a queue in Redis that is paused by its row. This happens before any claim from Redis data that may have lost the pause.
+    """Pauses the queue and the words in Redis that are paused by their rows. This happens before any claim from data of Redis that may
+    have lost the pauses.
 
     Raises:
         StoreUnavailable, DatabaseError: call again.
     """
-    mine = QueueState.objects.filter(queue=store.queue, partition=store.partition, paused_at__isnull=False)
-    if not mine.exists():
+    found = Pause.objects.filter(paused_at__isnull=False)
+    mine = [row.pk for row in found if kind_of(row.word) != "queue" or row.word == queue_word(store.queue)]
+    if not mine:
         return
     with database.atomic():
-        mine.update(partition=store.partition)  # takes the lock on all databases: a process that resumes the queue waits
-        for row in mine:
-            if store.pause(actor=row.paused_by, reason=row.paused_why):
+        paused = [row for row in _locked(Pause.objects.filter(pk__in=mine)) if row.paused_at]  # a process that resumes one waits
+        words = [change_of(row) for row in paused if kind_of(row.word) != "queue"]
+        for row in paused:
+            if kind_of(row.word) == "queue" and send(store, row):
                 logger.warning("queue %s is paused again, as it was before Redis lost its data", store.queue)
+        for start in range(0, len(words), MOST):
+            LimitStore(store).limit(words[start : start + MOST])
+
+
+def send(store: QueueStore, row: Pause, replicas: Replicas | None = None) -> bool:
+    """Brings a partition into the state of a row. Returns whether this changes something."""
+    if kind_of(row.word) != "queue":
+        [changed] = LimitStore(store).limit([change_of(row)], replicas=replicas)
+        return changed
+    if row.paused_at is None:
+        return store.resume(actor=row.paused_by, reason=row.paused_why, replicas=replicas)
+    return store.pause(actor=row.paused_by, reason=row.paused_why, until_ms=until_ms(row), replicas=replicas)
+
+
+def write(
+    word: str, *, paused: bool, parts: Iterable[str], until: datetime | None = None, pace_ms: int = 0, actor: str = "", reason: str = ""
+) -> bool:
+    """Pauses a word, or ends its pause, in the database. `parts`: the labels of its partitions, which must confirm it. Returns whether
+    this changes something.
+    """
+    with _row(word) as row:
+        return _write(row, paused=paused, parts=parts, until=until, pace_ms=pace_ms, actor=actor, reason=reason)
+
+
+def confirm(word: str, call: Callable[[Collection[str], Pause], Collection[str]]) -> list[str]:
+    """Sends the state of a word to the partitions that lack it. `call`: sends a row to partitions, and returns those that have
+    confirmed it. Returns the others.
+    """
+    with _row(word) as row:
+        lacking = row.missing.split("\n") if row.missing else []
+        there = call(lacking, row) if lacking else ()
+        left = [label for label in lacking if label not in there]
+        row.missing = "\n".join(left)
+    return left
+
+
+def lacks(word: str, parts: Collection[str], *, holds: Callable[[Pause], bool]) -> None:
+    """Notes that Redis has another state of a word in these partitions, unless its row says now that `holds` is wrong."""
+    with _row(word) as row:
+        if holds(row):
+            row.missing = "\n".join(dict.fromkeys([*row.missing.split("\n"), *parts])).strip("\n")
+
+
+def end(word: str, until: datetime, parts: Iterable[str]) -> None:
+    """Ends a pause whose date has passed, unless it was changed since."""
+    with _row(word) as row:
+        if row.paused_at and row.until == until:
+            _write(row, paused=False, parts=parts, actor="until")
+
+
+def adopt(word: str, label: str, read: Callable[[], WordPause | None], parts: Iterable[str]) -> None:
+    """Takes over a pause of a queue, or its end, that was made in Redis while the database was away. `read`: the state of the partition
+    with that label, which no other process changes meanwhile. A later change that was not sent to it yet counts.
+    """
+    with _row(word) as row:
+        if label not in row.missing.split("\n") and (found := read()) is not None and found.alone:
+            until = clock.from_ms(found.until_ms) if found.until_ms else None
+            _write(row, paused=not found.resumed, parts=parts, until=until, actor=found.by, reason=found.why)
+
+
+def has_passed(moment: datetime) -> bool:
+    """Whether that time has passed by the clock of the database."""
+    return moment <= database.now()
+
+
+def has_jobs(task: str) -> bool:
+    """Whether a job of this task has a row."""
+    return Job.objects.filter(task=task).exists()
+
+
+def change_of(row: Pause) -> LimitChange:
+    """The state of a task or a name as Redis gets it."""
+    if row.paused_at is None:
+        return LimitChange("resume", row.word, row.pace_ms)
+    return LimitChange("pause", row.word, until_ms(row))
+
+
+def until_ms(row: Pause) -> int:
+    """When a pause ends, as Redis gets it."""
+    return clock.to_ms(row.until) if row.until else 0
+
+
+def of_word(word: str) -> Pause | None:
+    """The row of a word that is paused."""
+    return next((row for row in Pause.objects.filter(word=word, paused_at__isnull=False) if row.word == word), None)
+
+
+def of_words() -> list[Pause]:
+    """The words that are paused, or whose resume is not confirmed yet, in order."""
+    return list(Pause.objects.order_by("word"))
+
+
+def kind_of(word: str) -> str:
+    """queue, task or name."""
+    return word.partition(":")[0]
+
+
+def _write(
+    row: Pause,
+    *,
+    paused: bool,
+    parts: Iterable[str],
+    until: datetime | None = None,
+    pace_ms: int = 0,
+    actor: str = "",
+    reason: str = "",
+) -> bool:
+    changed = (row.paused_at is not None, row.until) != (paused, until) if paused else row.paused_at is not None
+    if changed:
+        row.paused_at, row.until = (database.now(), until) if paused else (None, None)
+        row.paused_by, row.paused_why = rows.clean(actor, 200), rows.clean(reason)
+        if kind_of(row.word) != "queue":  # the mirror writes the events of queues
+            detail = {"word": row.word, **({"until": until.isoformat()} if until else {})}
+            rows.note(None, "", EventKind.PAUSED if paused else EventKind.RESUMED, actor, reason, detail)
+    row.pace_ms, row.missing = pace_ms, "\n".join(parts)
+    return changed
+
+
+@contextmanager
+def _row(word: str) -> Iterator[Pause]:
+    """The row of a word, locked. It is made if there is none, and saved afterwards. A word that is not paused has no row once all
+    partitions have confirmed it.
+    """
+    digest = hashlib.sha256(word.encode()).hexdigest()
+    with database.atomic():
+        while True:
+            Pause.objects.get_or_create(digest=digest, defaults={"word": word})
+            found = _locked(Pause.objects.filter(digest=digest))
+            if found:  # otherwise another process has just deleted it
+                yield found[0]
+                break
+        if found[0].paused_at or found[0].missing:
+            found[0].save()
+        else:
+            found[0].delete()
+
+
+def _locked(found: Any) -> list[Pause]:
+    """These rows in the order of their keys, so that no two processes wait for each other. The update locks on all databases."""
+    for pk in sorted(found.values_list("pk", flat=True)):
+        found.filter(pk=pk).update(pace_ms=F("pace_ms"))
+    return list(found.order_by("pk"))

@@ -104,10 +104,13 @@ class RowUpdate(NamedTuple):
 
 
 class Once(NamedTuple):
-    """A key that schedules one job per period, in milliseconds. `digest`: see `of`."""
+    """A key that schedules one job per period, in milliseconds. `digest`: see `of`. `after_end`: the period begins when the job has
+    succeeded or failed, not when it gets the key.
+    """
 
     digest: str
     ms: int
+    after_end: bool = False
 
     @classmethod
     def of(cls, scope: str, queue: str, key: str, ms: int) -> Once:
@@ -115,12 +118,30 @@ class Once(NamedTuple):
         parts = (part.encode("utf-8", "surrogatepass") for part in (scope, queue, key))
         return cls(sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).hexdigest(), ms)
 
+    @classmethod
+    def of_job(cls, queue: str, key: str, ms: int = 0) -> Once:
+        """The key of a job with `once_for`. The scope is none that a token can have."""
+        return cls.of("period:", queue, key, ms)._replace(after_end=True)
+
+
+class WantedKey(NamedTuple):
+    """A key, and the job that takes it."""
+
+    once: Once
+    job: UUID
+    queue: str
+    task: str
+
 
 class TakenKey(NamedTuple):
-    """The job that has the key of a period, and for how many milliseconds it has had it, by the database's clock."""
+    """The job that has the key of a period, its task, and for how many milliseconds it has had the key, by the database's clock.
+    `until`: the end of the period; None: the job has not ended.
+    """
 
     job: UUID
+    task: str
     age_ms: float
+    until: datetime | None
 
 
 class AlreadyScheduled(DelayqError):

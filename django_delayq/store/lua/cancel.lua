@@ -1,6 +1,6 @@
 -- cancel: scheduled -> cancelled; running -> running, with a request to cancel or to abort
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats asks names holders blocked waiters
--- include: begin tries bulk priority_bands nowhere tombstone asks concurrency_limit wake finish unique_key epoch
+-- include: begin tries bulk priority_bands nowhere tombstone asks words lines wake finish unique_key epoch
 -- ARGV: now by why, lacking, the epoch in which nothing may be done ('' none), abort ('1' or ''), id; an id that starts
 --   with '=' is a key
 --   lacking: the state of a missing job according to its row, see epoch.lua: a waiting one is ended, so that neither a late publication
@@ -42,21 +42,21 @@ local record = id ~= '' and redis.call('HGET', k_jobs, id)
 local status, cancelled = 'unknown', false
 if record then
   local band, _, _, key = header(record)
-  local date = band and (named and date_of(id, band) or redis.call('ZSCORE', BANDS[band], id))
+  local date = band and (lines and lines.date_of(id, band) or redis.call('ZSCORE', BANDS[band], id))
   if redis.call('ZSCORE', k_leases, id) then
     status = request(id)
   elseif not band or redis.call('ZSCORE', k_failed, id) then
     status = 'finished'
   elseif date and lacking ~= 'scheduled' and may_run(date, true) then
     status = request(id, true)
-  elseif (named and withdraw(id, band)) or redis.call('ZREM', BANDS[band], id) == 1 or is_nowhere(id, band) then
+  elseif (lines and lines.withdraw(id, band)) or redis.call('ZREM', BANDS[band], id) == 1 or is_nowhere(id, band) then
     status = 'done'
     release(id, key)
     redis.call('HDEL', k_jobs, id)
     redis.call('HDEL', k_runs, id)
     redis.call('HDEL', k_asks, id)
-    if named then
-      forget_name(id)
+    if lines then
+      lines.forget(id)
     end
     redis.call('ZADD', k_finished, tombstone('cancelled'), id)
     event('cancelled', id .. ' 0 0 -')
@@ -79,8 +79,8 @@ elseif id ~= '' then
 end
 flush()
 if cancelled then
-  if named then
-    wake_for(call_waiters(), armed)
+  if lines then
+    wake_for(lines.call(), armed)
   end
   redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':cancelled', 1)
   cap_tombstones()

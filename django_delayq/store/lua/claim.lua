@@ -1,6 +1,6 @@
 -- claim: scheduled and due, or lease expired -> running; past its expiry -> cancelled, or failed if it has run; poison -> failed
--- keys: jobs high normal low runs leases cancels progress keys claims failed finished events wake meta stats spread asks names holders blocked waiters
--- include: begin bulk runs priority_bands tombstone asks concurrency_limit finish wake timer_election alive crash epoch spread untold
+-- keys: jobs high normal low runs leases cancels progress keys claims failed finished events wake meta stats spread asks names holders blocked waiters pauses opens
+-- include: begin bulk runs priority_bands tombstone asks words lines limits finish back wake timer_election alive crash epoch spread untold
 -- ARGV: now by(worker) why, nonce, want (at most 200), lease ms, max crashes, the worker's epoch ('' accepts any),
 --   the most jobs by which the mirror may lag (0: no limit), wary ('1': a mirror serves this queue, so an unconfirmed store was wiped, or
 --   is about to be confirmed), the ms for which this worker's calls have failed until now (0: none failed), the queue's lease in ms
@@ -8,13 +8,16 @@
 -- Returns: generation server now wait more paused past, then per job: id attempt crashes due record.
 --   wait: ms until this worker should ask again, to the µs, because a rounded wait would end late (0: at once); more: 1 if due jobs
 --   remain, or may; paused: 1 if the queue is; past: "id=past …" of the jobs that have one, see runs.lua, followed by a<n>, the poll
---   count, see asks.lua, and by t<turn> if the job has a name, see concurrency_limit.lua; "*=past" if all jobs have the same.
+--   count, see asks.lua, by t<turn> if the job has a name, see lines.lua, and by p if a pause made it late; "*=past" if all jobs have the
+--   same.
 -- Expired leases come first (attempt unchanged, crashes + 1), then due jobs, band by band, oldest due first (attempt + 1). A lease
 -- without a fence was restored from a row: the place of its run is unknown. No crash is counted, and the job starts again (attempt + 1).
 -- A pull consumer gets a lost lease unchanged, with its old fence in the job's past ("x<nonce>"), for a RESPITE: this was an attempt and
 -- no crash, and the caller settles it, because it knows the ladder. Half a ms in the end of the lease marks it as lost: its last holder
 -- can still settle it until another consumer has, but cannot extend it.
 -- A due job whose name is taken leaves its band once and waits for the name. A lost lease that is taken over keeps its name.
+-- A due job that is paused leaves its band once, too, see limits.lua. It uses up none of `want`. A lost lease of a paused job ends, and the
+-- job waits like any due job.
 -- An expired job does not run: it fails if it has run or polled before, otherwise it is cancelled.
 -- Sent again with the same worker and nonce, it returns the jobs that this claim still holds.
 -- Nothing is claimed in another epoch than the worker's: the worker adopts its runs first. If a mirror serves the queue, nothing is
@@ -30,11 +33,16 @@ want, lease, max_crashes, limit, away = tonumber(want), tonumber(lease), tonumbe
 pulled, older = tonumber(pulled or ''), tonumber(older or '0')
 local PATIENCE = 60000 -- ms; the wait for a confirmation that no process works on: the database may be down, too, and return
 local SOON = 50 -- ms
+local MOST = 200 -- jobs of a call
 local RESPITE = 5000 -- ms; the time for a consumer to settle another's lost lease
 
 local values = redis.call('HMGET', k_meta, 'paused', 'timer', 'timer_until', 'backup', 'backup_until', 'others_until', 'moved_to',
   'moved_at', 'restoring', 'run', 'asked', 'alive', 'guard_from', 'guard_until', 'guard_since', 'guard_next')
-local paused, timer, timer_until, backup, backup_until, others_until, moved_to, moved_at, restoring, run, asked = unpack(values, 1, 11)
+local paused, asked = values[1], values[11]
+local paused_until = paused and tonumber(redis.call('HGET', k_meta, 'paused_until') or '')
+if paused_until and paused_until <= now then
+  paused = nil
+end
 present()
 local here = server()
 if not generation or not string.find(generation, '^%w+$') or #generation > 64 then -- none, or an invalid one
@@ -42,10 +50,14 @@ if not generation or not string.find(generation, '^%w+$') or #generation > 64 th
   generation = nonce .. seconds .. us
   redis.call('HSET', k_meta, 'generation', generation)
 end
-local moved = here ~= '' and run ~= here
-local takeover = alive(pulled or lease, away, moved and run, pulled, unpack(values, 12, 16))
-if moved then
-  redis.call('HSET', k_meta, 'run', here)
+local takeover
+do
+  local run = values[10]
+  local moved = here ~= '' and run ~= here
+  takeover = alive(pulled or lease, away, moved and run, pulled, unpack(values, 12, 16))
+  if moved then
+    redis.call('HSET', k_meta, 'run', here)
+  end
 end
 
 -- The first values of the reply, before the jobs.
@@ -66,6 +78,9 @@ local function answer(id, attempt, crashes, due, record, past, asks, turn)
   end
   if turn then
     past = past .. 't' .. int(turn)
+  end
+  if limits and limits.returned[id] then
+    past = past .. 'p'
   end
   if past ~= '' then
     alike = alike and (pasts_n == 0 or past == pasts[pasts_n])
@@ -101,9 +116,8 @@ if last and string.match(last, '^(%S+)') == nonce then
     local record = redis.call('HGET', k_jobs, id)
     if held == nonce and record then
       local turn
-      if named then
-        local _
-        _, _, turn = name_of(id)
+      if lines then
+        _, _, turn = lines.of(id)
       end
       answer(id, attempt, crashes, due, record, past, asks_of(id), tonumber(turn or ''))
     end
@@ -122,13 +136,14 @@ local function nothing(wait, more)
 end
 
 if paused then
-  return nothing(SAFETY, '0')
+  return nothing(math.min(SAFETY, (paused_until or math.huge) - now), '0')
 end
 if is_behind(surplus, 2 * limit) then
   return nothing(SAFETY, '0')
 end
-local believed = confirmed or (wary ~= '1' and here) -- a server without a confirmation usually has no mirror to confirm it
-if (rolled and rolled ~= 'rest') or (here ~= '' and believed ~= here) then
+if (rolled and rolled ~= 'rest') or (here ~= '' and (confirmed or (wary ~= '1' and here)) ~= here) then
+  -- A server that was never confirmed usually has no mirror to confirm it.
+  local moved_to, moved_at, restoring = unpack(values, 7, 9)
   local since = tonumber(moved_at)
   if moved_to ~= here or not since then
     since = now
@@ -230,40 +245,58 @@ for i = 1, #ended, 2 do
       gather('ZADD', k_leases, int(now + RESPITE) .. '.5', id)
       answer(id, attempt, crashes, int(math.floor(tonumber(lease_end))), record, past .. 'x' .. held, 0)
     elseif fate == 'again' then
+      local date -- at which it waits, if it is paused
+      if limits then
+        limits.read({id}, {record})
+        date = limits.paused(id, record) and (lines.first_due(id) or math.floor(tonumber(lease_end)))
+      end
       if not unowned then
-        event('crashed', id .. ' ' .. int(attempt) .. ' ' .. int(crashes) .. ' ' .. held .. ' ' .. int(now))
+        event('crashed', id .. ' ' .. int(attempt) .. ' ' .. int(crashes) .. ' ' .. held .. ' ' .. int(date or now))
       end
       if expires <= now then
         unlease(id)
         expire(id, attempt, crashes, key, 0) -- it has run
+      elseif date then
+        if unowned then
+          event('snoozed', id .. ' ' .. int(attempt) .. ' ' .. int(crashes) .. ' - ' .. int(date) .. '\n{}')
+        end
+        back(id, attempt - 1, crashes, band, date, past)
       else
         gather('HDEL', k_progress, id)
-        take(id, attempt, crashes, band, tonumber(lease_end), record, past, asks_of(id), named and hold_name(id))
+        take(id, attempt, crashes, band, tonumber(lease_end), record, past, asks_of(id), lines and lines.hold(id))
       end
     end
   end
 end
 
-if named and handled > 0 then
+if lines and handled > 0 then
   flush() -- the holders of names are read next
 end
-for _, letter in ipairs(BAND_ORDER) do
-  local room = want - handled
-  if room == 0 then
+if limits then
+  limits.open(want - handled)
+end
+local rank, held_back = 1, 0 -- jobs that a pause holds do not use up `want`
+while rank <= #BAND_ORDER do
+  local letter = BAND_ORDER[rank]
+  local band, room, before = BANDS[letter], math.min(want, MOST - held_back) - handled, held_back
+  if room <= 0 then
     break
   end
-  local band = BANDS[letter]
+  rank = rank + 1
   local due = redis.call('ZRANGEBYSCORE', band, '-inf', int(now - older), 'WITHSCORES', 'LIMIT', 0, room)
   if #due ~= 0 then
     local ids = {}
     for i = 1, #due / 2 do
       ids[i] = due[i * 2 - 1]
     end
-    if named then
-      read_names(ids)
+    if lines then
+      lines.read(ids)
     end
     local records = redis.call('HMGET', k_jobs, unpack(ids))
     local runs = redis.call('HMGET', k_runs, unpack(ids))
+    if limits then
+      limits.read(ids, records)
+    end
     gather('ZREMRANGEBYRANK', band, 0, #ids - 1) -- they are the first of the band, and leave it in any case
     for i = 1, #ids do
       local id, record = ids[i], records[i]
@@ -271,8 +304,8 @@ for _, letter in ipairs(BAND_ORDER) do
       local short, _, expires, key = header(record or '')
       local attempt, crashes, _, held, past = run_of(runs[i])
       local name, most
-      if named then
-        name, most = name_of(id)
+      if lines then
+        name, most = lines.of(id)
       end
       local left = name -- whether it leaves without holding its name, or waiting for it
       if taken[id] or (held and held ~= '' and redis.call('ZSCORE', k_leases, id)) then
@@ -284,30 +317,35 @@ for _, letter in ipairs(BAND_ORDER) do
         finish(id, key, 'cancelled')
         event('cancelled', id .. ' ' .. int(attempt or 0) .. ' ' .. int(crashes or 0) .. ' -')
         tally('cancelled')
+      elseif limits and limits.hold(id, letter, tonumber(due[i * 2]), record) then
+        handled, held_back = handled - 1, held_back + 1
       elseif expires <= now then
         expire(id, attempt or 0, crashes or 0, key, attempt and asks_of(id) or 0)
       else
         local date = tonumber(due[i * 2])
         left = nil
-        if name and not take_room(name, most) then
-          local since = math.max(0, date)
-          gather('ZADD', k_blocked, int(since), id)
-          gather('ZADD', k_waiters, '0', waiter(id, letter, since, name))
+        if name and not lines.has_room(name, most) then
+          lines.wait(id, letter, name, date)
         else
           take(id, (attempt or 0) + 1, crashes or 0, key ~= '' and string.upper(letter) or letter, date, record, past or '',
-            attempt and asks_of(id) or 0, name and hold_name(id, math.max(0, date), name, most))
+            attempt and asks_of(id) or 0, name and lines.hold(id, math.max(0, date), name, most))
         end
       end
       if left then
-        may_be_next(name)
+        lines.left(id)
       end
     end
+  end
+  if held_back > before then -- the next ones of this band come before those of the others
+    flush()
+    lines.call()
+    rank = 1
   end
 end
 
 flush()
-if named then
-  call_waiters()
+if lines then
+  lines.call()
 end
 if claimed > 0 then
   redis.call('HSET', k_claims, worker, nonce .. ' ' .. int(now) .. ' ' .. table.concat(mine, ' '))
@@ -323,7 +361,7 @@ lease_end = tonumber(lease_end)
 if lease_end and takeover == now then
   next_date = math.min(next_date or math.huge, lease_end + 1)
 end
-local sleep = elect(worker, handled >= want, next_date, more, timer, timer_until, backup, backup_until, others_until)
+local sleep = elect(worker, handled >= want, next_date, more, unpack(values, 2, 6))
 
 for kind, n in pairs(count) do
   redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':' .. kind, n)

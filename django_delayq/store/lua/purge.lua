@@ -1,6 +1,6 @@
 -- purge: scheduled -> cancelled, many at a time; running jobs continue
 -- keys: jobs high normal low runs keys leases cancels progress finished events wake meta stats asks names holders blocked waiters
--- include: begin tries bulk priority_bands tombstone asks concurrency_limit wake finish
+-- include: begin tries bulk priority_bands tombstone asks words lines wake finish
 -- ARGV: now by why, the maximum number (up to 200)
 -- Returns: the number cancelled, the number of scheduled jobs that remain. Call until none remains.
 -- O(log N) per job.
@@ -15,8 +15,8 @@ for _, band in ipairs({k_blocked, k_high, k_normal, k_low}) do
   local ids = redis.call('ZRANGE', band, 0, room - 1)
   for i = 1, #ids do
     local letter, _, _, key = header(redis.call('HGET', k_jobs, ids[i]) or '')
-    if band == k_blocked and letter and named then
-      withdraw(ids[i], letter)
+    if band == k_blocked and letter and lines then
+      lines.withdraw(ids[i], letter)
     end
     gather('ZREM', band, ids[i])
     finish(ids[i], key or '', 'cancelled')

@@ -1,6 +1,6 @@
 -- requeue: failed or cancelled -> scheduled, with a fresh ladder
 -- keys: jobs high normal low leases cancels keys failed finished runs events wake meta stats asks names holders blocked waiters
--- include: begin tries bulk priority_bands nowhere concurrency_limit concurrency_name tombstone wake unique_key
+-- include: begin tries bulk priority_bands nowhere words lines concurrency_name tombstone wake unique_key
 -- ARGV: now by why, due ('' to use delay), delay ms from Redis's now, id, record, vouched, name of that record in the format of
 --   schedule, end
 --   record: '' to use the record of a failed job in Redis; vouched: '1' if the caller knows that the job failed or was
@@ -45,8 +45,8 @@ else
     else
       redis.call('HSET', k_jobs, id, record)
       if record == given then
-        if named then
-          forget_name(id)
+        if lines then
+          lines.forget(id)
         end
         give_name(id, name)
       end

@@ -1,6 +1,6 @@
 -- reschedule: scheduled -> scheduled, with another date (run now: delay 0)
 -- keys: jobs high normal low leases failed finished keys events wake meta names holders blocked waiters
--- include: begin tries bulk priority_bands concurrency_limit wake unique_key epoch
+-- include: begin tries bulk priority_bands words lines wake unique_key epoch
 -- ARGV: now by why, the epoch in which nothing may be done ('' none), the state of a missing job according to its row ('' unknown; see
 --   epoch.lua: one that may run counts as running; 'waited': also of an existing job: another server made this change before, so it had
 --   not started; 'ended': its row has ended, so an unconfirmed server that still has the job has older data), policy, then per job (at most
@@ -30,7 +30,7 @@ for i = FIRST, #ARGV, 2 do
   if string.byte(when) == 43 then -- a plus: a delay
     due = now + due
   end
-  local date = tonumber(band and (named and date_of(id, band) or redis.call('ZSCORE', BANDS[band], id)) or '')
+  local date = tonumber(band and (lines and lines.date_of(id, band) or redis.call('ZSCORE', BANDS[band], id)) or '')
   if (record and redis.call('ZSCORE', k_leases, id)) or (date and lacking ~= 'waited' and may_run(date, true)) then
     status = 'running'
   elseif date and lacking == 'ended' and confirmed and (rolled or confirmed ~= server()) then
@@ -41,8 +41,8 @@ for i = FIRST, #ARGV, 2 do
       due = date -- another call was faster
     else
       redis.call('ZADD', BANDS[band], int(due), id)
-      if named then
-        moved(id, band)
+      if lines then
+        lines.moved(id, band)
       end
       item = events_n / 2
       event('rescheduled', id .. ' ' .. int(due) .. (policy ~= '' and ' ' .. policy or ''))
@@ -56,8 +56,8 @@ for i = FIRST, #ARGV, 2 do
   local n = #reply
   reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = status, id, int(due), item
 end
-if named then
-  wake_for(call_waiters())
+if lines then
+  wake_for(lines.call())
 end
 reply[2] = publish()
 return reply

@@ -1,6 +1,6 @@
 -- restore: nothing -> scheduled or running, from the row; nothing -> running, adopted by the worker that holds it
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats asks names holders blocked waiters
--- include: begin bulk runs priority_bands nowhere tombstone asks concurrency_limit concurrency_name wake finish epoch unique_key
+-- include: begin bulk runs priority_bands nowhere tombstone asks words lines concurrency_name wake finish epoch unique_key
 -- ARGV: now by why, generation for a store without one, epoch, progress of rows to note (who done total; '' none), then per job
 --   (at most 200): id record attempt crashes fence due delay unsure begun asks name
 --   fence: that of a worker's run; '' for a row. All are of one kind
@@ -121,14 +121,14 @@ local function adopt(id, here, record, attempt, crashes, fence, date, run, asks,
   if not here then
     redis.call('HSET', k_jobs, id, record.text)
     name = give_name(id, said)
-  elseif named then
-    name = name_of(id)
+  elseif lines then
+    name = lines.of(id)
   end
   if key ~= '' and take_key(id, key) == '' then
     band = string.upper(band)
   end
-  if named then
-    withdraw(id, band)
+  if lines then
+    lines.withdraw(id, band)
   end
   gather('ZREM', BANDS[band], id)
   keep_name(id, name, true)
@@ -184,8 +184,8 @@ for i = 1, items do
   end
 end
 flush()
-if named then
-  wake_for(call_waiters())
+if lines then
+  wake_for(lines.call())
 end
 if latest ~= 0 then
   redis.call('HSET', k_meta, 'brought_back', int(latest) .. ' ' .. int(unsure_until))

@@ -1,8 +1,8 @@
 -- schedule: nothing -> scheduled; the holder of its key -> rescheduled or cancelled, by the policy
 -- keys: jobs high normal low runs leases keys failed finished events wake meta stats asks names holders blocked waiters
--- include: schedule_fast_path begin bulk runs priority_bands nowhere concurrency_limit concurrency_name tombstone wake unique_key untold epoch asks
+-- include: schedule_fast_path begin bulk runs priority_bands nowhere words lines concurrency_name tombstone wake unique_key untold epoch asks
 -- ARGV: now by why, the most jobs by which the mirror may lag (0: no limit), the sender's epoch ('' any), mode,
---   then per job (at most 200): id record policy date, and in mode 'named' its name: "most:name", '' for none, see concurrency_limit.lua
+--   then per job (at most 200): id record policy date, and in mode 'named' its name: "most:name", '' for none, see lines.lua
 --   epoch: generation:server as in meta; in another epoch the sender's information about its jobs may be outdated
 --   mode: 'ask' writes nothing, and returns the outcome that each job would have; 'told': the sender has asked the rows for the holders of
 --     these keys, because Redis lacks some of them, or may; 'ask told': both; '': all others; with 'named ' in front, each job has one
@@ -98,7 +98,7 @@ if keyed then
     else
       redis.call('ZADD', k_finished, tombstone('displaced'), holder)
     end
-    if not (named and withdraw(holder, band)) then
+    if not (lines and lines.withdraw(holder, band)) then
       redis.call('ZREM', BANDS[band], holder)
     end
     if asks > 0 then
@@ -110,8 +110,8 @@ if keyed then
       return
     end
     redis.call('HDEL', k_jobs, holder)
-    if named then
-      forget_name(holder)
+    if lines then
+      lines.forget(holder)
     elseif STRIDE == 5 then
       redis.call('HDEL', k_names, holder) -- this call may have scheduled it
     end
@@ -127,7 +127,7 @@ if keyed then
   contest = function(id, holder, key, policy, due)
     local record = redis.call('HGET', k_jobs, holder)
     local band, _, expires = header(record)
-    local date = tonumber(band and (named and date_of(holder, band) or redis.call('ZSCORE', BANDS[band], holder)) or '') -- if it waits
+    local date = tonumber(band and (lines and lines.date_of(holder, band) or redis.call('ZSCORE', BANDS[band], holder)) or '') -- if it waits
     if date and expires <= now then -- checked before may_run, because nothing must wait for a job that never runs
       return 'free', due, band
     elseif date and may_run(date, true) then
@@ -161,8 +161,8 @@ if keyed then
     elseif moves then
       if not asks then
         redis.call('ZADD', BANDS[band], int(due), holder)
-        if named then
-          moved(holder, band)
+        if lines then
+          lines.moved(holder, band)
         end
         event('rescheduled', holder .. ' ' .. int(due) .. ' ' .. policy)
         note(due)
@@ -187,7 +187,7 @@ for i = 1, items do
   local ended = redis.call('ZSCORE', k_finished, id)
   if redis.call('HEXISTS', k_jobs, id) == 1 and not is_nowhere(id, band) then
     status = redis.call('ZSCORE', k_failed, id) and 'failed' or 'again'
-    due = redis.call('HEXISTS', k_runs, id) == 0 and (named and date_of(id, band) or redis.call('ZSCORE', BANDS[band], id)) or 0
+    due = redis.call('HEXISTS', k_runs, id) == 0 and (lines and lines.date_of(id, band) or redis.call('ZSCORE', BANDS[band], id)) or 0
     due = tonumber(due)
     date = int(due)
   elseif ended then
@@ -244,8 +244,8 @@ end
 if created ~= 0 then
   redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':scheduled', created)
 end
-if named then
-  wake_for(call_waiters())
+if lines then
+  wake_for(lines.call())
 end
 if earliest then
   wake_for(earliest, armed)

@@ -1,6 +1,6 @@
 -- settle: running -> succeeded (ack), scheduled (retry, snooze, ask, evict, park, crash), failed (fail) or cancelled (cancel)
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats spread asks offered names holders blocked waiters
--- include: begin bulk runs priority_bands tombstone asks concurrency_limit finish wake crash spread
+-- include: begin bulk runs priority_bands tombstone asks words lines finish back wake crash spread
 -- ARGV: now by(worker) why, max crashes, then per job (at most 200): id attempt nonce outcome delay detail times
 --   outcome: ack, retry, snooze, ask (a poll was answered "not yet"), evict (its process was killed because of another job), park (the
 --   worker lacks its task, or cannot call it with these arguments), fail, crash (its process died), cancel
@@ -19,7 +19,7 @@ redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that r
 local STRIDE, FIRST = 7, 5
 local max_crashes = tonumber(ARGV[4])
 local items = (#ARGV - FIRST + 1) / STRIDE
-local reply, count, earliest, settled = {}, {}, nil, {}
+local reply, count, settled = {}, {}, {}
 if items == 0 then
   return reply
 end
@@ -35,8 +35,8 @@ noted = asks_there
 if asks_there then
   cancels = redis.call('HMGET', k_cancels, unpack(ids))
 end
-if named then
-  read_names(ids)
+if lines then
+  lines.read(ids)
 end
 
 local function key_of(id, band)
@@ -46,29 +46,6 @@ local function key_of(id, band)
   local record = redis.call('HGET', k_jobs, id)
   local _, _, _, key = header(record or '')
   return key or ''
-end
-
--- Puts a job back into the schedule; its past stays in `runs`.
-local function back(id, attempt, crashes, band, due, past, asks)
-  unlease(id)
-  gather('ZADD', BANDS[band], int(due), id)
-  if attempt == 0 and crashes == 0 and past == '' and (asks or asks_of(id)) == 0 then
-    gather('HDEL', k_runs, id)
-  else
-    gather('HSET', k_runs, id, run_value(attempt, crashes, band, '', past))
-  end
-  earliest = math.min(earliest or due, due)
-end
-
--- The date at which a job with a name was claimed. With a later date, it would come after the jobs that wait for that name.
-local function first_due(id)
-  local name, due
-  if named then
-    local _
-    name, _, _, due = name_of(id)
-  end
-  due = name and tonumber(due)
-  return due and due > 0 and due
 end
 
 -- The past of a job, with one more eviction, or with the time of its first park.
@@ -143,7 +120,7 @@ for i = 1, items do
     elseif kind == 'crash' then
       local fate = crash(id, attempt, crashes + 1, nonce, key_of(id, band), max_crashes, cancels[i], detail)
       if fate == 'again' then
-        local date = first_due(id) or now
+        local date = lines and lines.first_due(id) or now
         back(id, attempt - 1, crashes + 1, band, date, past)
         event('crashed', id .. ' ' .. int(attempt) .. ' ' .. int(crashes + 1) .. ' ' .. nonce .. ' ' .. int(date)
           .. (#detail > 2 and '\n' .. detail or ''))
@@ -157,7 +134,7 @@ for i = 1, items do
       event('retried', fields .. ' ' .. int(now + delay) .. '\n' .. detail)
       tally('retried')
     else
-      local asks, date = nil, kind == 'snooze' and delay == 0 and first_due(id) or now + delay
+      local asks, date = nil, kind == 'snooze' and delay == 0 and lines and lines.first_due(id) or now + delay
       if kind == 'ask' then
         past, asks = '', asks_of(id) + 1
         gather('HSET', k_asks, id, int(asks))
@@ -178,8 +155,8 @@ flush(1)
 publish()
 flush(3)
 flush()
-if named then
-  local date = call_waiters()
+if lines then
+  local date = lines.call()
   earliest = date and math.min(earliest or date, date) or earliest
 end
 cap_tombstones()

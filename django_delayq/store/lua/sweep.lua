@@ -1,6 +1,6 @@
 -- sweep: durable jobs in any state -> nothing; unfinished ones return from their rows
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta asks names holders blocked waiters
--- include: begin tries bulk priority_bands tombstone asks concurrency_limit wake finish
+-- include: begin tries bulk priority_bands tombstone asks words lines wake finish
 -- ARGV: now by why, the generation that is swept, progress to note (who done total), cursor ('0' to start); or '' '' '' and ids (at most 200):
 --   jobs that have ended according to their rows, which are removed with an event
 -- Returns the next cursor ('0': done; '' if this generation is not being swept, and nothing was done) and the number of removed jobs.
@@ -12,15 +12,15 @@ local gone = 0
 local function leave(id, band, key)
   unlease(id)
   release(id, key)
-  if named then
-    withdraw(id, band)
+  if lines then
+    lines.withdraw(id, band)
   end
   gather('ZREM', BANDS[band], id)
   gather('ZREM', k_failed, id)
   unrun(id)
   gather('HDEL', k_jobs, id)
-  if named then
-    forget_name(id)
+  if lines then
+    lines.forget(id)
   end
   gone = gone + 1
 end
@@ -53,8 +53,8 @@ else
   end
 end
 flush()
-if named then
-  wake_for(call_waiters())
+if lines then
+  wake_for(lines.call())
 end
 publish()
 return {cursor, gone}

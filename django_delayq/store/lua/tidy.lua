@@ -1,11 +1,12 @@
 -- tidy: no state change; removes what has expired
--- keys: jobs high normal low leases cancels failed finished claims stats wake meta events asks offered names holders blocked waiters
--- include: begin tries bulk epoch tombstone priority_bands concurrency_limit wake
+-- keys: jobs high normal low leases cancels failed finished claims stats wake meta events asks offered names holders blocked waiters pauses opens
+-- include: begin tries bulk epoch tombstone priority_bands words lines wake
 -- ARGV: now by why, tombstones older than (ms), failed jobs that failed before (ms; '' keeps all: the caller knows the position of the
 --   mirror), stats older than (minutes), claims older than (ms), cursor ('0' to start; 'c' prefixes that of claims, which follow stats, then
 --   'a' that of asks, and 'o' that of offered; 'e' after all of these). Names have a separate cursor after a colon, so that every call
 --   covers some of them. It starts again while the others continue: 'n' prefixes that of names, 'h' that of holders, whose lease may be
---   gone, and 'b' that of blocked jobs, whose name may be free. Then ids of failed jobs (at most 200), which are removed whatever their date.
+--   gone, and 'b' that of blocked jobs, whose name may be free, or whose pause may have been lost. Then ids of failed jobs (at most 200),
+--   which are removed whatever their date.
 -- Returns: tombstones removed, failed records removed, next cursor ('0': done).
 -- O(log N + 200).
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
@@ -17,10 +18,10 @@ if #old > 0 then
   redis.call('ZREM', k_finished, unpack(old))
 end
 local function forget_names(id)
-  if named then
-    free_name(id)
-    forget_waiter(id)
-    forget_name(id)
+  if lines then
+    lines.free(id)
+    lines.forget_waiter(id)
+    lines.forget(id)
   end
 end
 local failed = {}
@@ -112,35 +113,51 @@ if string.sub(naming, 1, 1) == 'h' then
       stay = stay + 1
     else
       redis.call('ZREM', k_holders, holders[i])
-      note_freed(name or '')
+      lines.note_freed(name or '')
     end
   end
   naming = #holders < 200 and 'b0' or 'h' .. int(from + stay) -- removing entries has moved the others up
+end
+-- Whether one of these words is paused, or its jobs still return.
+local function is_held(words)
+  for i = 1, #words do
+    if redis.call('HEXISTS', k_pauses, words[i]) == 1 then
+      return true
+    end
+  end
 end
 if string.sub(naming, 1, 1) == 'b' then
   local from, stay = tonumber(string.sub(naming, 2)), 0
   local blocked = redis.call('ZRANGE', k_blocked, from, from + 199, 'WITHSCORES')
   for i = 1, #blocked, 2 do
-    local id, due = blocked[i], blocked[i + 1]
-    local name, most = name_of(id)
+    local id, due = blocked[i], tonumber(blocked[i + 1])
+    local name, most = lines.of(id)
     local band = header(redis.call('HGET', k_jobs, id) or '')
+    local held = due < 0 and band and is_held(words_of(redis.call('HGET', k_jobs, id), name))
     if not band then
       redis.call('ZREM', k_blocked, id)
-    elseif not name or take_room(name, most) then
-      unblock(id, band)
-      redis.call('ZADD', BANDS[band], due, id)
-      wake_for(tonumber(due))
-    else
+    elseif held or (due >= 0 and name and not lines.has_room(name, most)) then
       stay = stay + 1
+    else
+      if name and due >= 0 then
+        lines.count(name)
+      end
+      lines.unblock(id, band)
+      redis.call('ZADD', BANDS[band], int(math.abs(due)), id)
+      wake_for(math.abs(due))
     end
   end
   naming = #blocked < 400 and '' or 'b' .. int(from + stay)
-  if redis.call('EXISTS', k_names, k_holders, k_blocked) == 0 then
-    redis.call('HDEL', k_meta, 'named')
+  if redis.call('EXISTS', k_pauses, k_opens) == 0 then
+    if redis.call('EXISTS', k_names, k_holders, k_blocked) == 0 then
+      redis.call('HDEL', k_meta, 'named')
+    else
+      redis.call('HSET', k_meta, 'named', '1')
+    end
   end
 end
-if named then
-  wake_for(call_waiters())
+if lines then
+  wake_for(lines.call())
 end
 if naming ~= '' then
   cursor = cursor .. ':' .. naming

@@ -32,8 +32,8 @@ class JobView:
 
     `date_ms`: by state, when it is due, its lease ends, it failed, or it finished. `asks`: how often it has raised NotYet. `name`:
     its concurrency name, of which `most` jobs run at a time; "" for none. `turn`: the number of the holder that the job is or was, 0
-    before. `blocked`: it is due, and waits for its name. `name_holder`: the first of the jobs that hold the name. `record` is None
-    for a tombstone or an unreadable record.
+    before. `blocked`: it is due, and waits for its name. `name_holder`: the first of the jobs that hold the name. `paused`: the word
+    whose pause holds the job, "" for none. `record` is None for a tombstone or an unreadable record.
     """
 
     id: UUID
@@ -49,6 +49,7 @@ class JobView:
     turn: int
     blocked: bool
     name_holder: UUID | None
+    paused: str
     fence: str
     cancel_by: str
     aborts: bool
@@ -142,7 +143,7 @@ class Inspector:
                 reply = loader.run(self._link(keys), loader.load("inspect", keys), keys, "", "", "", *wanted)
                 now_ms = int(reply[0])
                 for n, number in enumerate(those):
-                    found[number] = read(jobs[number], queue, now_ms, reply[1 + n * 14 : 15 + n * 14])
+                    found[number] = read(jobs[number], queue, now_ms, reply[1 + n * 15 : 16 + n * 15])
 
         self._reach.each(self._places, numbers, look)
         return found
@@ -163,7 +164,7 @@ class Inspector:
         found: list[UUID] = []
 
         def look(link: Link, there: list[Keys]) -> None:
-            replies = link.ask(*(("ZRANGE", keys[key], 0, most - 1) for keys in there))
+            replies = link.ask(*(("ZRANGEBYSCORE", keys[key], 0, "+inf", "LIMIT", 0, most) for keys in there))
             found.extend(id for members in replies for member in members if (id := decode.job_id(member)) is not None)
 
         self._reach.each(self._places, self._parts.of_each(queues), look)
@@ -307,7 +308,7 @@ def _is_nowhere(job: UUID, _queue: str, _now_ms: int, values: Sequence[bytes]) -
 
 
 def _view(job: UUID, queue: str, now_ms: int, values: Sequence[bytes]) -> JobView | None:
-    state, date, attempt, crashes, asks, fence, cancel_by, progress, raw, name, most, turn, blocked, holder = values
+    state, date, attempt, crashes, asks, fence, cancel_by, progress, raw, name, most, turn, blocked, holder, paused = values
     if state == b"unknown":
         return None
     try:
@@ -328,6 +329,7 @@ def _view(job: UUID, queue: str, now_ms: int, values: Sequence[bytes]) -> JobVie
         turn=decode.number(turn),
         blocked=blocked == b"1",
         name_holder=decode.job_id(holder) if holder else None,
+        paused=decode.text(paused),
         fence=decode.text(fence),
         cancel_by=decode.text(cancel_by).lstrip("\1"),
         aborts=cancel_by.startswith(b"\1"),  # see cancel.lua

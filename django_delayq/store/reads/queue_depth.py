@@ -21,6 +21,7 @@ from django_delayq.store.scripts import decode
 from django_delayq.store.scripts.queue import TAG
 from django_delayq.store.scripts.record import BANDS
 
+PAUSE = ("paused", "paused_by", "paused_why", "paused_until")  # fields of meta
 MOST_BESIDE = 399  # items of an entry besides the first, as in lua/include/untold.lua
 
 
@@ -28,8 +29,8 @@ MOST_BESIDE = 399  # items of an entry besides the first, as in lua/include/unto
 class QueueDepth:
     """The depth of a queue. Times are in ms since 1970 (0: none). `oldest_late_ms` and `events_late_ms` (the age of the oldest event
     that no mirror has folded) are durations. `due` is part of `scheduled`. `blocked`, the jobs that wait for their name, is part of
-    `due`. `untold`: the number of jobs in the `events` entries. `asked_ms`: when a process last asked for jobs here, or extended a
-    lease.
+    `due`. `held`, the due jobs that the pause of a word holds, is only part of `scheduled`, and they are not late. `untold`: the number
+    of jobs in the `events` entries. `asked_ms`: when a process last asked for jobs here, or extended a lease.
     """
 
     queue: str
@@ -43,9 +44,11 @@ class QueueDepth:
     paused_ms: int
     paused_by: str
     paused_reason: str
+    paused_until_ms: int
     events: int
     untold: int
     blocked: int
+    held: int
     events_late_ms: int
     generation: str
     restoring: str
@@ -62,29 +65,35 @@ def depth_commands(keys: Keys, now_ms: int) -> list[tuple[Any, ...]]:
     return [
         *(("ZCARD", keys[band]) for band in BANDS),
         *(("ZCOUNT", keys[band], "-inf", now_ms) for band in BANDS),
-        *(("ZRANGE", keys[band], 0, 0, "WITHSCORES") for band in (*BANDS, "blocked")),
-        ("ZCARD", keys["blocked"]),
+        *(("ZRANGE", keys[band], 0, 0, "WITHSCORES") for band in BANDS),
+        ("ZRANGEBYSCORE", keys["blocked"], 0, "+inf", "WITHSCORES", "LIMIT", 0, 1),
+        ("ZCOUNT", keys["blocked"], 0, "+inf"),
+        ("ZCOUNT", keys["blocked"], "-inf", "(0"),
         ("ZCARD", keys["leases"]),
         ("HLEN", keys["runs"]),
         ("HLEN", keys["asks"]),
         ("ZCARD", keys["failed"]),
         ("XLEN", keys["events"]),
         ("XRANGE", keys["events"], "-", "+", "COUNT", 1),
-        ("HMGET", keys["meta"], "paused", "paused_by", "paused_why", "generation", "restoring", "surplus", "alive", "site"),
+        ("HMGET", keys["meta"], *PAUSE, "generation", "restoring", "surplus", "alive", "site"),
     ]
 
 
 def depth_of(queue: str, now_ms: int, replies: Sequence[Any]) -> QueueDepth:
     """The depth, from the replies to `depth_commands`."""
     dates = [decode.moment_ms(first[1]) for first in replies[6:10] if first]
-    blocked, running, runs, asks, failed, events, oldest, meta = replies[10:]  # oldest: [[id, [b"at", ms, …]]]
+    blocked, held, running, runs, asks, failed, events, oldest, meta = replies[10:]  # oldest: [[id, [b"at", ms, …]]]
     first = min(dates, default=0)
-    paused, by, why, generation, restoring, surplus, alive, _ = ((value or b"").decode("utf-8", "replace") for value in meta)
+    paused, by, why, until, generation, restoring, surplus, alive, _ = ((value or b"").decode("utf-8", "replace") for value in meta)
+    until_ms = decode.moment_ms(until)
+    if until and until_ms <= now_ms:  # the pause has ended
+        paused, by, why, until_ms = "", "", "", 0
     return QueueDepth(
         queue=queue,
-        scheduled=sum(replies[0:3]) + blocked,
+        scheduled=sum(replies[0:3]) + blocked + held,
         due=sum(replies[3:6]) + blocked,
         blocked=blocked,
+        held=held,
         running=running,
         retrying=max(0, runs - running - asks),  # a job that polled has not failed; jobs that did both are counted too low
         failed=failed,
@@ -93,6 +102,7 @@ def depth_of(queue: str, now_ms: int, replies: Sequence[Any]) -> QueueDepth:
         paused_ms=decode.moment_ms(paused) or int(bool(paused)),
         paused_by=by,
         paused_reason=why,
+        paused_until_ms=until_ms,
         events=events,
         untold=events + min(decode.number(surplus), events * MOST_BESIDE),
         events_late_ms=max(0, now_ms - decode.moment_ms(oldest[0][1][1])) if oldest else 0,
@@ -107,7 +117,7 @@ def summed(parts: Sequence[QueueDepth]) -> QueueDepth:
     if len(parts) == 1:
         return parts[0]
     total: dict[str, Any] = {}
-    for name in ("scheduled", "due", "running", "retrying", "failed", "events", "untold", "blocked"):
+    for name in ("scheduled", "due", "running", "retrying", "failed", "events", "untold", "blocked", "held"):
         total[name] = sum(getattr(part, name) for part in parts)
     for name in ("oldest_late_ms", "events_late_ms", "asked_ms"):
         total[name] = max(getattr(part, name) for part in parts)
@@ -119,6 +129,7 @@ def summed(parts: Sequence[QueueDepth]) -> QueueDepth:
         paused_ms=max(part.paused_ms for part in parts) if paused else 0,
         paused_by=parts[0].paused_by if paused else "",
         paused_reason=parts[0].paused_reason if paused else "",
+        paused_until_ms=parts[0].paused_until_ms if paused else 0,
         restoring=next((part.restoring for part in parts if part.restoring), ""),
     )
 
@@ -156,7 +167,7 @@ def concurrency_names(places: Places, parts: Sequence[Keys], reach: Reach = WHOL
 
     def ask(link: Link, there: list[Keys]) -> None:
         keys = [part[key] for part in there for key in ("holders", "waiters")]
-        replies.extend(link.ask(*(("ZRANGE", key, "-", "+", "BYLEX", "LIMIT", 0, LOOKED + 1) for key in keys)))
+        replies.extend(link.ask(*(("ZRANGE", key, "[ ", "+", "BYLEX", "LIMIT", 0, LOOKED + 1) for key in keys)))
 
     reach.each(places, parts, ask)
     holders: dict[bytes, list[UUID]] = {}

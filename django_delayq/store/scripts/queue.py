@@ -148,7 +148,7 @@ class QueueStore:
         """Runs a script on this partition with its arguments unchanged. Returns the raw reply."""
         return loader.run(self.link, loader.load(script, self.keys), self.keys, *loader.head(now_ms, by, why), *arguments)
 
-    def _each(
+    def run_each(
         self, script: str, calls: Sequence[tuple[Any, ...]], read: Callable[[list[Any]], T], replicas: Replicas | None = None
     ) -> list[T | DelayqError]:
         """Runs a script once for each of these arguments, in one write. Returns what `read` makes of the replies to each call, one for
@@ -182,13 +182,7 @@ class QueueStore:
         return raw if self.signer is None else self.signer.sign(raw, queue=self.queue, id=ids.short(record.id))
 
     def schedule(
-        self,
-        items: Sequence[ScheduleItem],
-        *,
-        actor: str = "",
-        reason: str = "",
-        max_events: int = 0,
-        now_ms: int | None = None,
+        self, items: Sequence[ScheduleItem], *, actor: str = "", reason: str = "", max_events: int = 0, now_ms: int | None = None
     ) -> list[ScheduleReply]:
         """Nothing -> scheduled. Returns one reply per item, in order. `max_events` above 0: refuses (StoreError "EVENTSFULL") while
         the mirror is that many jobs behind.
@@ -278,7 +272,7 @@ class QueueStore:
         epoch = f"{generation}:{server}"
         turn = common_turn(reply[6])
         jobs = [
-            _claimed((id.decode(), int(attempt), int(crashes), int(due), record, nonce, self.queue, epoch, 0, 0, 0, turn, False))
+            _claimed((id.decode(), int(attempt), int(crashes), int(due), record, nonce, self.queue, epoch, 0, 0, 0, turn, False, False))
             for id, attempt, crashes, due, record in zip(*[iter(reply[7:])] * 5, strict=True)
         ]
         if reply[6] and not turn:
@@ -380,7 +374,7 @@ class QueueStore:
         """Like `cancel`, for several jobs, each with its `lacking`, in one write. Returns for each job the result, or its error."""
         head = loader.head(now_ms, actor, reason)
         calls = [(*head, lacking, unless, "1" if abort else "", loader.target(job)) for job, lacking in jobs]
-        return self._each("cancel", calls, Changed.read, replicas)
+        return self.run_each("cancel", calls, Changed.read, replicas)
 
     def reschedule(
         self,
@@ -422,7 +416,7 @@ class QueueStore:
         """
         head = loader.head(now_ms, actor, reason)
         calls = [(*head, unless, lacking, policy, loader.target(job), date) for job, lacking, date in jobs]
-        return self._each("reschedule", calls, moved, replicas)
+        return self.run_each("reschedule", calls, moved, replicas)
 
     def reschedule_many(
         self,
@@ -490,19 +484,34 @@ class QueueStore:
         for job, record, vouch in jobs:
             given, name = (self.written(record), told_of(record.payload)) if record else (b"", "")
             calls.append((*head, *date, ids.short(job), given, vouch, name, ends.get(job, "")))
-        return self._each("requeue", calls, _requeued)
+        return self.run_each("requeue", calls, _requeued)
 
-    def pause(self, *, actor: str = "", reason: str = "", on_way_back: bool = False, now_ms: int | None = None) -> bool:
-        """No job is claimed until `resume`; running jobs continue. Returns False if the queue was paused already. With `on_way_back`,
-        also returns False if no restore is under way.
+    def pause(
+        self,
+        *,
+        actor: str = "",
+        reason: str = "",
+        until_ms: int = 0,
+        alone: bool = False,
+        on_way_back: bool = False,
+        replicas: Replicas | None = None,
+        now_ms: int | None = None,
+    ) -> bool:
+        """No job is claimed until `resume`, or until that date; running jobs continue. Returns False if the queue was paused already.
+        `alone`: the database does not know of it. With `on_way_back`, also returns False if no restore is under way.
         """
-        site.admit(self.link, self.keys)
-        return bool(self.run("pause", now_ms, actor, reason, "1", "1" if on_way_back else ""))
+        ends = ("1" if on_way_back else "", until_ms, "1" if alone else "")
+        return self._pause((*loader.head(now_ms, actor, reason), "1", *ends), replicas)
 
-    def resume(self, *, actor: str = "", reason: str = "", now_ms: int | None = None) -> bool:
-        """Jobs are claimed again. Returns False if the queue was not paused."""
-        site.admit(self.link, self.keys)
-        return bool(self.run("pause", now_ms, actor, reason, "0"))
+    def resume(
+        self, *, actor: str = "", reason: str = "", alone: bool = False, replicas: Replicas | None = None, now_ms: int | None = None
+    ) -> bool:
+        """Jobs are claimed again. Returns False if the queue was not paused. `alone`: the database does not know of it."""
+        return self._pause((*loader.head(now_ms, actor, reason), "0", "", 0, "1" if alone else ""), replicas)
+
+    def _pause(self, call: tuple[Any, ...], replicas: Replicas | None) -> bool:
+        [changed] = self.run_each("pause", [call], lambda replies: bool(loader.value(replies[0])), replicas)
+        return loader.value(changed)
 
     def purge(self, *, limit: int = MOST, actor: str = "", reason: str = "", now_ms: int | None = None) -> tuple[int, int]:
         """Cancels scheduled jobs, at most `limit` (up to 200). Returns the number of cancelled jobs, and the number that is left."""

@@ -33,7 +33,7 @@ _KEY: Final = re.compile(f"[^{_FORBIDDEN}]{{0,{MAX_KEY}}}")
 _TASK: Final = re.compile(rf"[^\s{_FORBIDDEN}]{{1,{MAX_TASK}}}")
 # Usual values are always left out, so each record has exactly one encoding.
 _HEADER: Final = re.compile(rb"1([hnl])([or])(?:(?!10 )([1-9][0-9]{0,8})(?::([1-9][0-9]{0,14}))?)? ([^ \n]+)(?: ([^\n]+))?")
-_PAST: Final = re.compile(r"(?:e(\d+))?(?:u(\d+))?(?:a(\d+))?(?:t(\d+))?(?:x(\w+))?")
+_PAST: Final = re.compile(r"(?:e(\d+))?(?:u(\d+))?(?:a(\d+))?(?:t(\d+))?(p)?(?:x(\w+))?")
 _NOBODY: Final = UUID(int=0)
 _OTHER_VERSION: Final = re.compile(rb"(?!1[a-z])[0-9]{1,3}[a-z]")
 
@@ -184,7 +184,7 @@ class ClaimedJob(NamedTuple):
     extend and settle. `due_ms`: the date for which it was scheduled. `epoch`: the epoch at the claim. `evictions`: how many runs
     directly before it ended because their process was killed for another job. `unknown_ms`: how long ago the job was first parked, 0
     for never. `asks`: how often the job has raised NotYet before. `turn`: the number of this holder of the job's name, 0 without a
-    name. `lost`: the job is not claimed; the lease of the consumer with this `fence` ran out.
+    name. `held`: a pause has made it late. `lost`: the job is not claimed; the lease of the consumer with this `fence` ran out.
     """
 
     id: str
@@ -199,6 +199,7 @@ class ClaimedJob(NamedTuple):
     unknown_ms: int = 0
     asks: int = 0
     turn: int = 0
+    held: bool = False
     lost: bool = False
 
 
@@ -226,8 +227,9 @@ def _with_one(job: ClaimedJob, text: str, now_ms: int) -> ClaimedJob:
         unknown_ms=max(0, now_ms - int(past[2])) if past[2] else 0,
         asks=int(past[3] or 0),
         turn=int(past[4] or 0),
-        fence=past[5] or job.fence,
-        lost=bool(past[5]),
+        held=bool(past[5]),
+        fence=past[6] or job.fence,
+        lost=bool(past[6]),
     )
 
 

@@ -20,6 +20,8 @@ from django_delayq.worker.process.task_call import Coroutines
 from django_delayq.worker.process.timeouts import SoftTimer
 from django_delayq.worker.receivers import Missing, Receiver, Receivers, Wrap
 
+AT_ONCE: Final = 2.0  # seconds; a job begins within that time of its claim, or is given back
+
 
 class Executor:
     """1. A job that may not run ends at once: its lease is in doubt, its record is not signed or cannot be read, its task is unknown or
@@ -79,7 +81,10 @@ class Executor:
 
     def _check_lease(self, run: Run) -> Outcome | None:
         if run.started < self._leases.good_until(run.row, run.turn):
-            return None
+            if run.started - run.claimed <= AT_ONCE:
+                return None
+            # Its claim was answered late, or this process was frozen. Its task may have been paused since.
+            return run.outcome("snooze", reason="the job could not begin within two seconds after it was claimed")
         # The job has waited here so long, or Redis has been away so long, that the lease may have expired and another worker may have
         # the job. It is given back under its fence, which changes nothing in that case.
         return run.outcome("snooze", reason="the lease could not be extended before the job began")

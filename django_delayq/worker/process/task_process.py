@@ -33,6 +33,7 @@ from django_delayq.logger import Logger
 from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.connection.link import Link
 from django_delayq.store.scripts import decode, site
+from django_delayq.store.scripts.limits import LimitStore
 from django_delayq.store.scripts.queue import MOST
 from django_delayq.store.scripts.site import NO_FACTS, Facts, SiteRefused, Trimmed
 from django_delayq.worker import logs
@@ -151,7 +152,7 @@ class TaskProcess:
         while not self._now and not (self._leaving and len(self._free) == self._leases.rows):
             pause = self._mover.poll()
             if self._leaving and suspects and self._leases.rows - len(self._free) == len(suspects):
-                self._alone.put([suspects.popleft()])
+                self._run_alone(suspects.popleft())
             if self._burst and not self._leaving and self._mover.dry:
                 self._leave()
                 continue
@@ -170,6 +171,15 @@ class TaskProcess:
                 consumer.join(5.0)
             self._settler.end(5.0)
         return 0
+
+    def _run_alone(self, run: Run) -> None:
+        """Runs a job with no other job in the process. It has waited for the others, so its task may have been paused since."""
+        with contextlib.suppress(StoreUnavailable, StoreError):
+            if not LimitStore(run.line.store).allows(run.job.record):
+                self._settler.add(run, run.outcome("snooze"))
+                return
+        run.claimed = clock.monotonic()
+        self._alone.put([run])
 
     def _sleep(self, seconds: float) -> None:
         for descriptor in ready((self._ends.commands, self._ends.alive, self._room_read, self._mover.descriptor), seconds):

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.db import transaction
@@ -19,7 +20,7 @@ from django_delayq.models import Job, PeriodKey, database
 from django_delayq.producer import put
 from django_delayq.producer.outbox import jobs, period_keys
 from django_delayq.producer.outbox.agreed_clock import ClocksDiffer
-from django_delayq.producer.outbox.shapes import Once
+from django_delayq.producer.outbox.shapes import Once, WantedKey
 from django_delayq.producer.stores import stores
 from tests.contrib.gateway.conftest import PING, TASK, Caller, refused
 from tests.contrib.gateway.test_idempotency import Killed
@@ -51,7 +52,7 @@ def pass_time(**passed: float) -> None:
     """Moves the dates in the tables into the past, so that the request has that age by the database's clock."""
     gone = timedelta(**passed)
     for row in PeriodKey.objects.all():
-        PeriodKey.objects.filter(pk=row.pk).update(until=row.until - gone)
+        PeriodKey.objects.filter(pk=row.pk).update(until=row.until - gone, at=row.at - gone)
     for row in KeptAnswer.objects.all():
         KeptAnswer.objects.filter(pk=row.pk).update(created_at=row.created_at - gone, held_until=row.held_until - gone)
 
@@ -328,28 +329,34 @@ def test_an_old_answer_that_waits_behind_others_to_be_deleted_is_not_repeated(ca
 ONCE = Once.of("scope", "orders", "key", 1000)
 
 
+def take(job: UUID) -> UUID | None:
+    """Takes the key. Returns the job that has it, unless this job got it."""
+    held = period_keys.take([WantedKey(ONCE, job, "orders", TASK)], stores.places.shared)
+    return held[ONCE.digest].job if held else None
+
+
 def test_a_key_is_taken_once_and_again_when_its_period_has_ended(transactional_db, delayq_redis):
     one, two = ids.new(), ids.new()
-    assert period_keys.take(ONCE, one, stores.places.shared) is None
-    assert period_keys.take(ONCE, two, stores.places.shared) == one
-    assert period_keys.take(ONCE, one, stores.places.shared) == one, "the same job once more is no exception"
+    assert take(one) is None
+    assert take(two) == one
+    assert take(one) == one, "the same job once more is no exception"
     PeriodKey.objects.update(until=clock.now() - timedelta(seconds=1))
     assert period_keys.find(ONCE, stores.places.shared) is None
-    assert period_keys.take(ONCE, two, stores.places.shared) is None
+    assert take(two) is None
     found = period_keys.find(ONCE, stores.places.shared)
     assert found is not None
     assert found.job == two
     assert 0 <= found.age_ms < 1000
     PeriodKey.objects.update(until=None)
-    assert period_keys.take(ONCE, one, stores.places.shared) == two, "an unfinished job has it without an end"
+    assert take(one) == two, "an unfinished job has it without an end"
 
 
 def test_a_key_that_is_taken_leaves_the_callers_transaction_as_it_was(transactional_db):
     first = ids.new()
-    period_keys.take(ONCE, first, stores.places.shared)
+    take(first)
     with transaction.atomic():
-        assert period_keys.take(ONCE, ids.new(), stores.places.shared) == first
-        PeriodKey.objects.create(digest="other", job=first)
+        assert take(ids.new()) == first
+        PeriodKey.objects.create(digest="other", job=first, at=clock.now())
     assert PeriodKey.objects.count() == 2
 
 
@@ -361,6 +368,37 @@ def test_keys_of_two_scopes_queues_or_names_never_meet():
 def test_rows_whose_period_has_ended_are_pruned_and_no_others(transactional_db, delayq_redis):
     now = clock.now()
     for number, until in enumerate((now - timedelta(seconds=1), now + timedelta(hours=1), None)):
-        PeriodKey.objects.create(digest=str(number), job=ids.new(), until=until)
+        PeriodKey.objects.create(digest=str(number), job=ids.new(), until=until, at=now)
     assert PruneLoop(stores.places, Orders().config).prune() == 1
     assert sorted(PeriodKey.objects.values_list("digest", flat=True)) == ["1", "2"]
+
+
+# --- the option once_for ---
+
+
+def test_a_request_with_once_for_schedules_one_job_until_a_period_after_its_end(caller):
+    body = {**BODIES["outbox"], "key": "payment:7", "once_for": "24h"}
+    first = caller.post("jobs", body)
+    assert (first.status_code, first.json()["created"]) == (201, True)
+    run_and_forget("orders")
+    again = caller.post("jobs", body)
+    assert (again.status_code, again.json()["created"], again.json()["id"]) == (200, False, first.json()["id"])
+    pass_time(hours=25)
+    assert caller.post("jobs", body).status_code == 201
+
+
+def test_once_for_and_an_idempotency_key_are_refused_together(caller):
+    body = {**BODIES["outbox"], "key": "payment:7", "once_for": "24h"}
+    refused(caller.post("jobs", body, key="one"), 422, "options", "/once_for")
+    refused(caller.post("jobs", {**BODIES["outbox"], "once_for": "24h"}), 422, "options", "")
+    refused(caller.post("jobs", {**body, "on_conflict": "replace"}), 422, "options", "")
+
+
+def test_a_token_learns_no_id_of_a_job_of_another_task_that_has_the_key(caller, make):
+    body = {**BODIES["outbox"], "key": "payment:7", "once_for": "24h"}
+    first = caller.post("jobs", body).json()["id"]
+    run_and_forget("orders")
+    other = make(name="other", tasks=[PING])
+    answer = other.post("jobs", {"task": PING, "queue": "orders", "key": "payment:7", "once_for": "24h"})
+    refused(answer, 403, "key_denied", "/key")
+    assert first not in answer.content.decode()

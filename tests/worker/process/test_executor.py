@@ -66,6 +66,17 @@ def test_the_queues_ladder_is_the_last_resort(bench: Bench) -> None:
     assert run(bench, task).delay_ms == 60_000
 
 
+def test_a_job_that_was_claimed_more_than_two_seconds_ago_is_given_back(bench: Bench) -> None:
+    ran = []
+    bench.register(ran.append)
+    bench.put("append", 1)
+    bench.move()
+    taken = bench.take()
+    taken.claimed -= 2.1  # the answer to the claim was late, and the task may have been paused since
+    outcome = bench.executor.run(taken)
+    assert (outcome.kind, outcome.delay_ms, ran) == ("snooze", 0, [])
+
+
 @pytest.mark.parametrize(("answer", "kind", "delay_ms"), [("90s", "retry", 90_000), (None, "fail", 0)])
 def test_a_backoff_function_decides(bench: Bench, answer, kind: str, delay_ms: int) -> None:
     def task():

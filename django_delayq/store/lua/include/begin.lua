@@ -104,14 +104,14 @@ end
 -- expires: math.huge for never. %f avoids backtracking through a long task name, and the numbers are parsed afterwards, because two runs of
 -- digits in one pattern would be tried in every way. Jobs of one task without keys have the same first line, which is parsed once. Nothing is
 -- cached for a record of a single line, or an invalid one.
-local lines = {}
+local headers = {}
 local function header(record)
   local stop = string.find(record, '\n')
   if not stop then
     return nil
   end
   local line = string.sub(record, 1, stop)
-  local read = lines[line]
+  local read = headers[line]
   if not read then
     local band, safety, most, key = string.match(line, '^1([hnl])([or])([%d:]*) %S+%f[%s] ?([^\n]*)\n')
     if not band then
@@ -122,7 +122,7 @@ local function header(record)
       return nil
     end
     read = {band = band, durable = safety == 'o', expires = tonumber(expires) or math.huge, key = key}
-    lines[line] = read
+    headers[line] = read
   end
   return read.band, read.durable, read.expires, read.key
 end

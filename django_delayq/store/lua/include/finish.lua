@@ -1,4 +1,4 @@
--- How a job ends: all its data is removed in one place, so that no script forgets any. Needs begin, bulk, asks, names and
+-- How a job ends: all its data is removed in one place, so that no script forgets any. Needs begin, bulk, asks, lines and
 -- tombstone, and the keys jobs runs leases cancels progress keys finished.
 local TOMBSTONES = 200000 -- about 90 bytes each, for ends that the database has recorded; tidy removes those older than an hour
 
@@ -13,8 +13,8 @@ end
 local noted
 local function unlease(id)
   gather('ZREM', k_leases, id)
-  if named then
-    free_name(id)
+  if lines then
+    lines.free(id)
   end
   if noted == nil then
     noted = redis.call('EXISTS', k_cancels, k_progress) > 0
@@ -38,7 +38,7 @@ local function finish(id, key, how)
   release(id, key)
   gather('HDEL', k_jobs, id)
   unrun(id)
-  if named then
+  if lines then
     gather('HDEL', k_names, id)
   end
   gather('ZADD', k_finished, tombstone(how), id)

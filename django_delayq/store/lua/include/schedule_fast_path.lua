@@ -75,7 +75,7 @@ repeat
       ids[i], ids[id], jobs[i * 2 - 1], jobs[i * 2] = id, true, id, record
       dates[n + 1], dates[n + 2], dates.n = score, id, n + 2
     end
-    if said and said ~= '' then -- see concurrency_limit.lua
+    if said and said ~= '' then -- see lines.lua
       names = names or {}
       names[#names + 1], names[#names + 2] = id, (string.gsub(said, ':', ':0:0:', 1))
     end

@@ -1,11 +1,11 @@
 -- Elects the mover that sleeps until the next date: among all idle movers one timer owner, and one backup that sleeps a little longer. Both
 -- ask at least once in SAFETY. The others ask seldom: tokens wake them, and they are needed if owner and backup are lost at once. So 60 idle
--- workers make 7 calls per job, not 61, and 100 make 8 calls a second while nothing happens, not 100. Needs begin, bands and wake, and the
--- key meta.
+-- workers make 7 calls per job, not 61, and 100 make 8 calls a second while nothing happens, not 100. Needs begin, bands, limits and wake, and
+-- the keys meta opens.
 local SAFETY = 1000 -- ms; the longest sleep of owner and backup, and the cost of a lost wake token
 local SELDOM = 16000 -- ms; the sleep of the others, which each varies by up to an eighth
 
--- The earliest date in the schedule; nil if no job waits.
+-- The earliest date in the schedule, or at which a held job returns; nil if no job waits.
 local function first_date()
   local first
   for _, letter in ipairs(BAND_ORDER) do
@@ -13,6 +13,10 @@ local function first_date()
     if date then
       first = math.min(first or date, date)
     end
+  end
+  local returns = limits and tonumber(redis.call('ZRANGE', k_opens, 0, 0, 'WITHSCORES')[2])
+  if returns then
+    first = math.min(first or returns, returns)
   end
   return first
 end

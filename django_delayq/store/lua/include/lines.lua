@@ -1,14 +1,15 @@
--- Concurrency names: only `most` jobs with the same name can hold a lease at a time (1: one after the other). A name is held exactly as
--- long as the lease of its job. A due job whose name is taken leaves its band, once, and waits. Whatever frees a name puts the next job
--- back into its band, with its date, and claim decides.
+-- Lines of due jobs that wait, for a concurrency name or for the end of a pause (limits.lua). A concurrency name: only `most` jobs with the
+-- same name can hold a lease at a time (1: one after the other). A name is held exactly as long as the lease of its job. A due job whose
+-- name is taken leaves its band, once, and waits. Whatever frees a name puts the next job back into its band, with its date, and claim
+-- decides.
 --   names: id -> most:turn:due:name, from schedule until its record is removed; turn: a number that increases with every holder, 0 before
 --     the first; due: the date of its claim
---   holders: name\0id · blocked: id by due ms, for jobs that wait for their name · waiters: the same as name\0<band><due>\0id, so in the
---     order in which they return: band, date, id. No name contains a byte below 32.
--- Usually no job of a queue has ever had a name, see `named` in begin.lua. Then no function is created here, because that takes time, so
--- callers check `named` before. Needs begin, bulk and bands, and the keys jobs high normal low meta names holders blocked waiters.
-local read_names, name_of, forget_name, hold_name, free_name
-local note_freed, may_be_next, take_room, waiter, unblock, forget_waiter, date_of, withdraw, moved, call_waiters
+--   holders: name\0id · blocked: id by due ms, for jobs in a line; by the negative of it, for jobs that a pause holds · waiters: the same
+--     as line\0<band><due>\0id, so in the order in which they return: band, date, id. line: the name, or a byte 1 and the paused word. No
+--     name contains a byte below 32.
+-- Usually no job of a queue has ever had a name, see `named` in begin.lua. Then `lines` is nil, because creating its functions takes time.
+-- Needs begin, bulk, bands and words, and the keys jobs high normal low meta names holders blocked waiters.
+local lines
 
 if named then
   local BAND_RANKS, RANKED = {h = '1', n = '2', l = '3', H = '1', N = '2', L = '3'}, {['1'] = 'h', ['2'] = 'n', ['3'] = 'l'}
@@ -16,7 +17,7 @@ if named then
   local held -- the number of holders of each name, if all were read at once
 
   -- Reads the names of these jobs at once.
-  function read_names(ids)
+  local function read_all(ids)
     local found = redis.call('HMGET', k_names, unpack(ids))
     for i = 1, #ids do
       values[ids[i]] = found[i]
@@ -25,7 +26,7 @@ if named then
   end
 
   -- Name, most, and as text turn and date of a job; nil without a name, or with an invalid one.
-  function name_of(id)
+  local function name_of(id)
     local value = values[id]
     if value == nil then
       value = redis.call('HGET', k_names, id)
@@ -39,7 +40,7 @@ if named then
   end
 
   -- Its record is removed, together with its name.
-  function forget_name(id)
+  local function forget(id)
     values[id] = false
     redis.call('HDEL', k_names, id)
   end
@@ -65,9 +66,8 @@ if named then
     end
   end
 
-  -- Whether fewer than that many hold it; then the caller is counted as a holder. A full name is read once per call. Gathered writes to
-  -- holders must be sent before.
-  function take_room(name, most)
+  -- Whether fewer than that many hold it. A full name is read once per call. Gathered writes to holders must be sent before.
+  local function has_room(name, most)
     if most <= (full[name] or 0) then
       return false
     end
@@ -85,26 +85,33 @@ if named then
       full[name] = most
       return false
     end
-    begun[name] = most - room + 1
     return true
   end
 
-  -- One holder less: see call_waiters.
-  function note_freed(name)
+  -- One holder more, whose write is gathered.
+  local function count(name)
+    begun[name] = (begun[name] or 0) + 1
+  end
+
+  -- One holder less: see call.
+  local function note_freed(name)
     freed[name] = (freed[name] or 0) + 1
   end
 
-  -- One job less that might have been the next of the name.
-  function may_be_next(name)
-    doubtful[name] = true
-    note_freed(name)
+  -- A job leaves its band or its line, and starts no run. It might have been the next of its name.
+  local function left(id)
+    local name = name_of(id)
+    if name then
+      doubtful[name] = true
+      note_freed(name)
+    end
   end
 
-  -- The run of a job starts: it was claimed at that date, or (nil) taken over. The caller may pass its name and most. Returns its turn: the
-  -- time in µs, so that it also increases over a wipe; or more. Jobs of one call have the same turn, unless they share a name.
+  -- The run of a job starts: it was claimed at that date under that name, or (without these) taken over. Returns its turn: the time in µs,
+  -- so that it also increases over a wipe; or more. Jobs of one call have the same turn, unless they share a name.
   local first, last
   local turns = {}
-  function hold_name(id, date, name, most)
+  local function hold(id, date, name, most)
     if not name then
       local _, due
       name, most, _, due = name_of(id)
@@ -112,6 +119,8 @@ if named then
         return nil
       end
       date = tonumber(due)
+    else
+      count(name)
     end
     if not first then
       last = redis.call('HGET', k_meta, 'turn') or ''
@@ -125,7 +134,14 @@ if named then
     return turn
   end
 
-  function free_name(id)
+  -- The date at which a job with a name was claimed. With a later date, it would come after the jobs that wait for that name.
+  local function first_due(id)
+    local name, _, _, due = name_of(id)
+    due = name and tonumber(due)
+    return due and due > 0 and due
+  end
+
+  local function free(id)
     local name = name_of(id)
     if name then
       gather('ZREM', k_holders, name .. '\0' .. id)
@@ -133,7 +149,7 @@ if named then
     end
   end
 
-  function waiter(id, letter, due, name)
+  local function waiter(id, letter, due, name)
     local date = padded[due] -- many jobs have the same
     if not date then
       date = as_text('%015.0f', due)
@@ -142,20 +158,33 @@ if named then
     return name .. '\0' .. BAND_RANKS[letter] .. date .. '\0' .. id
   end
 
-  -- Ends the wait of a job for its name. Returns whether it waited.
-  function unblock(id, letter)
-    local due, name = redis.call('ZSCORE', k_blocked, id), name_of(id)
-    if due then
-      redis.call('ZREM', k_blocked, id)
-      if name then
-        redis.call('ZREM', k_waiters, waiter(id, letter, tonumber(due), name))
-      end
+  -- A due job leaves its band and waits in that line.
+  local function wait(id, letter, line, due)
+    local since = math.max(1, due)
+    gather('ZADD', k_blocked, int(string.byte(line) == 1 and -since or since), id)
+    gather('ZADD', k_waiters, '0', waiter(id, letter, since, line))
+  end
+
+  -- Ends the wait of a job in a line. Returns whether it waited.
+  local function unblock(id, letter)
+    local due = tonumber(redis.call('ZSCORE', k_blocked, id) or '')
+    if not due then
+      return false
     end
-    return due and true
+    redis.call('ZREM', k_blocked, id)
+    local name = name_of(id)
+    if due < 0 then
+      for _, word in ipairs(words_of(redis.call('HGET', k_jobs, id) or '', name)) do
+        redis.call('ZREM', k_waiters, waiter(id, letter, -due, '\1' .. word))
+      end
+    elseif name then
+      redis.call('ZREM', k_waiters, waiter(id, letter, due, name))
+    end
+    return true
   end
 
   -- The same for a job without a record, so without the band to return to.
-  function forget_waiter(id)
+  local function forget_waiter(id)
     local due, name = tonumber(redis.call('ZSCORE', k_blocked, id) or ''), name_of(id)
     if due and name then
       redis.call('ZREM', k_blocked, id)
@@ -163,74 +192,94 @@ if named then
     end
   end
 
-  -- The date of a waiting job, in its band or for its name; nil if it does not wait.
-  function date_of(id, letter)
-    return tonumber(redis.call('ZSCORE', BANDS[letter], id) or redis.call('ZSCORE', k_blocked, id) or '')
+  -- The date of a waiting job, in its band or in a line; nil if it does not wait.
+  local function date_of(id, letter)
+    local date = tonumber(redis.call('ZSCORE', BANDS[letter], id) or redis.call('ZSCORE', k_blocked, id) or '')
+    return date and math.abs(date)
   end
 
   -- Removes a job from where it waits. Returns whether it waited.
-  function withdraw(id, letter)
+  local function withdraw(id, letter)
     local waited = redis.call('ZREM', BANDS[letter], id) == 1 or unblock(id, letter)
-    local name = waited and name_of(id)
-    if name then
-      may_be_next(name)
+    if waited then
+      left(id)
     end
     return waited
   end
 
-  -- A waiting job has another date in its band now. It no longer waits for its name, and another job may be next.
-  function moved(id, letter)
+  -- A waiting job has another date in its band now. It no longer waits in a line, and another job may be next.
+  local function moved(id, letter)
     unblock(id, letter)
-    local name = name_of(id)
-    if name then
-      may_be_next(name)
-    end
+    left(id)
   end
 
   -- The last step of a call with names, after all other writes. For each freed name, puts back as many jobs as places were freed, in order.
   -- So a name with room has a job in a band, if it has any. Entries of jobs that no longer wait are removed and not counted, at most
   -- MOST_DROPPED per call; tidy handles the rest. Returns the earliest of their dates, nil without any.
   local MOST_DROPPED = 1000
-  function call_waiters()
+  local function call()
     local earliest
     if next(freed) and redis.call('ZCARD', k_blocked) > 0 then -- usually no job waits
       begun, full, held = {}, {}, false
       local dropped = 0
-      for name, left in pairs(freed) do
-        local seen, count = 0, left -- usually the first read is the last
+      for name, places in pairs(freed) do
+        local seen, most_read = 0, places -- usually the first read is the last
         repeat
-          local found = under_name(k_waiters, name, seen, count)
+          local found = under_name(k_waiters, name, seen, most_read)
           for i = 1, #found do
             local rank, due, id = string.match(string.sub(found[i], #name + 2), '^([123])(%d+)%z(.+)$')
             local exists = id and redis.call('HEXISTS', k_jobs, id) == 1
             if exists and doubtful[name] and redis.call('ZSCORE', k_blocked, id) then
               local _, most = name_of(id)
-              if most and not take_room(name, most) then
-                left = 0
+              if most and not has_room(name, most) then
+                places = 0
+              elseif most then
+                count(name)
               end
             end
-            if left == 0 then
+            if places == 0 then
               break
             end
             gather('ZREM', k_waiters, found[i])
             if id and redis.call('ZREM', k_blocked, id) == 1 and exists then
               gather('ZADD', BANDS[RANKED[rank]], due, id)
               earliest = math.min(earliest or math.huge, tonumber(due))
-              left = left - 1
+              places = places - 1
             else
               dropped = dropped + 1
             end
           end
-          local all = #found < count
-          seen, count = seen + #found, 200
-        until left == 0 or all or dropped >= MOST_DROPPED
+          local all = #found < most_read
+          seen, most_read = seen + #found, 200
+        until places == 0 or all or dropped >= MOST_DROPPED
       end
       flush()
     end
-    freed, doubtful = {}, {}
+    freed, doubtful, begun, full, held = {}, {}, {}, {}, nil
     if last then
       redis.call('HSET', k_meta, 'turn', int(last))
     end
     return earliest
   end
+
+  -- Puts the first jobs of a line back into their bands, at most `most`, and drops entries of jobs that no longer wait. Returns their ids.
+  local function open(line, most)
+    local found = under_name(k_waiters, line, 0, most)
+    for i = 1, #found do
+      local rank, due, id = string.match(string.sub(found[i], #line + 2), '^([123])(%d+)%z(.+)$')
+      gather('ZREM', k_waiters, found[i])
+      if id and redis.call('ZSCORE', k_blocked, id) and redis.call('HEXISTS', k_jobs, id) == 1 then
+        gather('ZADD', BANDS[RANKED[rank]], due, id)
+        gather('ZREM', k_blocked, id)
+      end
+      found[i] = id or ''
+    end
+    return found
+  end
+
+  lines = {
+    read = read_all, of = name_of, forget = forget, has_room = has_room, count = count, note_freed = note_freed, left = left, hold = hold,
+    first_due = first_due, free = free, wait = wait, unblock = unblock, forget_waiter = forget_waiter, date_of = date_of,
+    withdraw = withdraw, moved = moved, call = call, open = open,
+  }
 end

@@ -1,0 +1,89 @@
+"""The page of pauses: what is paused, and pause or resume a task or a concurrency name."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.urls import reverse
+
+import django_delayq as delayq
+from django_delayq import clock
+from django_delayq.models import Pause
+from tests.admin.test_job_page import why, works
+from tests.admin.test_trends import plain
+from tests.tasks_for_tests import close_order
+
+TASK = close_order.name
+PAGE = "/admin/delayq/queue/pauses/"
+
+
+def pause(client, kind: str = "task", word: str = TASK, **given: str):
+    return client.post(PAGE, {"act": "pause", "kind": kind, "word": word, "reason": "strike", **given}, follow=True)
+
+
+def test_a_task_is_paused_shown_and_resumed(orders, staff):
+    client = staff("view_queue", "view_job", "pause_queue")
+    assert f"Paused: {TASK}. Jobs that are still running: 0." in pause(client).content.decode()
+    assert Pause.objects.get().paused_why == "strike"
+    shown = plain(client, PAGE)
+    assert f"Task {TASK}" in shown
+    assert "strike" in shown
+    assert "The task has been paused since" in plain(client, reverse("admin:delayq_job_task", args=[TASK]))
+    answer = client.post(PAGE, {"act": "resume", "kind": "task", "word": TASK, "pace": "100/m"}, follow=True)
+    assert f"Resumed: {TASK}." in answer.content.decode()
+    assert [entry.change_message for entry in LogEntry.objects.order_by("pk")] == ["pause: strike", "resume"]
+
+
+def test_without_the_permission_there_is_no_form_and_nothing_is_paused(orders, staff):
+    client = staff("view_queue")
+    assert "Pause a task or a name" not in plain(client, PAGE)
+    assert pause(client).status_code == 403
+    assert not Pause.objects.exists()
+
+
+def test_names_are_shown_only_to_users_who_may_view_jobs(orders, staff):
+    delayq.pause(name="customer:ada")
+    assert "customer:ada" not in plain(staff("view_queue", "pause_queue"), PAGE)
+    assert "customer:ada" in plain(staff("view_queue", "view_job"), PAGE)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"word": "tests.tasks_for_tests.close_oder"}, "no task is named"), ({"until": "2020-01-01"}, "Enter a date in the future.")],
+)
+def test_a_mistake_is_shown_beside_the_form(orders, staff, given, message):
+    answer = pause(staff("view_queue", "view_job", "pause_queue"), **given)
+    assert (answer.status_code, message in answer.content.decode()) == (400, True)
+
+
+def test_a_wrong_pace_changes_nothing(orders, staff):
+    client = staff("view_queue", "view_job", "pause_queue")
+    pause(client)
+    answer = client.post(PAGE, {"act": "resume", "kind": "task", "word": TASK, "pace": "fast"}, follow=True)
+    assert "must be a number and a unit" in answer.content.decode().replace("&#x27;", "'")
+    assert Pause.objects.filter(paused_at__isnull=False).exists()
+
+
+def test_a_job_says_who_has_paused_its_task_or_its_name(orders, staff):
+    works()
+    first = delayq.schedule(close_order, 1)
+    second = delayq.schedule(close_order.using(serial="order:{order_id}"), 2)
+    delayq.pause(name="order:2")
+    orders.fold()
+    assert why(staff(), second).startswith("The name order:2 has been paused since ")
+    delayq.pause(task=close_order, actor="ann", reason="strike")
+    assert why(staff(), first).startswith(f"The task {TASK} has been paused by ann since ")
+    assert why(staff(), first).endswith("Reason: strike")
+
+
+def test_a_job_that_returns_after_the_end_of_a_pause_says_so(orders, staff):
+    works()
+    job = delayq.schedule(close_order, 1)
+    delayq.pause(task=close_order, until=clock.now() + timedelta(hours=1))
+    assert orders.claim() == []
+    orders.fold()
+    assert "The pause ends at " in why(staff(), job)
+    Pause.objects.update(until=clock.now())
+    assert why(staff(), job) == f"The pause of {TASK} has ended. The jobs that it held return gradually."
