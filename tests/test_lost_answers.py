@@ -27,6 +27,7 @@ from django_delayq.setting_readers import OfferTarget
 from django_delayq.store.keys import Keys
 from django_delayq.store.scripts import loader, site
 from django_delayq.store.scripts.events import FIRST
+from django_delayq.store.scripts.limits import LimitChange, LimitStore
 from django_delayq.store.scripts.lock_store import LockStore
 from django_delayq.store.scripts.queue import Outcome, QueueStore
 from django_delayq.store.scripts.record import JobRecord, ScheduleItem
@@ -586,9 +587,17 @@ CASES: dict[str, Case] = {
     "pause": Case(
         "pause",
         lambda world: None,
-        lambda world, _: bool(delayq.pause("orders")) or "again",
+        lambda world, _: delayq.pause("orders").changed,
         lambda world, _: world.store("orders").resume(),
-        same(True, reply="again"),
+        same(True),
+        lambda world, _, how: paused(world),
+    ),
+    "pause of a task": Case(
+        "limit",
+        lambda world: None,
+        lambda world, _: delayq.pause(task=close_order).changed,
+        lambda world, _: LimitStore(world.store("orders")).limit([LimitChange("resume", f"task:{close_order.name}")]),
+        same(True),
         lambda world, _, how: paused(world),
     ),
     "a lock is taken": Case("lock", lambda world: {}, take, take_other, same(True, request_other="LockTaken"), one_holder),
@@ -657,6 +666,7 @@ PLAYED: dict[str, tuple[str, ...]] = {
     "lock-reply": ("a lock is taken", "a lock is given back"),
     "lock": ("a lock is given back", "a lock is given back, and Redis has lost it"),
     "pause": ("pause",),
+    "pause-of-a-word": ("pause of a task",),
     "http-once": ("gateway, schedule", "gateway, schedule, a row that is published", "requeue", "gateway, cancel", "gateway, requeue"),
     "http-settle": ("gateway, ack",),
 }

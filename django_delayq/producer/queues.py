@@ -80,7 +80,7 @@ def pause(
         ConfigError: an argument is invalid, or you call it in a transaction.
         QueueUnknown: the settings don't list the queue.
         StoreUnavailable: neither the database nor a partition of the queue can be reached. While the database is away, a queue is only
-            paused in Redis, and workers store the pause later. Repeat the call.
+            paused in Redis, and workers store the pause later. Repeat the call. Also raised if a queue belongs to another site.
     """
     refuse_loop("delayq.apause(…)")
     check_words("pause()", actor, reason)
@@ -170,6 +170,8 @@ def _change(
         logger.warning("queue %s is %s only in Redis until the database can be reached: %s", name, PAST[paused], error)
         return _change_in_redis(name, paused=paused, until=until, **by)
     sent = send_word(word)
+    if sent.refused is not None:
+        raise sent.refused
     return PauseReply(changed=changed or sent.changed, running=sent.running, unconfirmed=tuple(sent.left))
 
 
@@ -208,17 +210,18 @@ def partitions(word: str = "") -> dict[str, QueueStore]:
 
 class SentWord(NamedTuple):
     """`left`: the partitions that have not confirmed the state of the word. `running`: the number of running jobs with the word in
-    those that have. `changed`: whether it was another state in one of them.
+    those that have. `changed`: whether it was another state in one of them. `refused`: one of the partitions is of another site.
     """
 
     left: list[str]
     running: int
     changed: bool
+    refused: StoreUnavailable | None
 
 
 def send_word(word: str) -> SentWord:
     """Sends the state of a word to the partitions that lack it."""
-    parts, answers = partitions(word), list[tuple[bool, int]]()
+    parts, answers, errors = partitions(word), list[tuple[bool, int]](), list[StoreUnavailable]()
 
     def call(labels: Collection[str], row: Pause) -> list[str]:
         confirmed = []
@@ -231,13 +234,15 @@ def send_word(word: str) -> SentWord:
 
         known = [label for label in labels if label in parts]
         for label, answer in FanOut[str]().each(known, lambda label: parts[label].link, one):
-            if not isinstance(answer, StoreUnavailable):
+            if isinstance(answer, StoreUnavailable):
+                errors.append(answer)
+            else:
                 confirmed.append(label)
                 answers.append(answer)
         return confirmed
 
-    left = outbox.pauses.confirm(word, call)
-    return SentWord(left, sum(running for _, running in answers), any(changed for changed, _ in answers))
+    left, refused = outbox.pauses.confirm(word, call), next(filter(is_refusal, errors), None)
+    return SentWord(left, sum(running for _, running in answers), any(changed for changed, _ in answers), refused)
 
 
 def purge(queue: str, *, actor: str = "", reason: str = "") -> Iterator[int]:

@@ -286,7 +286,8 @@ def forgets_the_jobs_that_it_held(patch: pytest.MonkeyPatch) -> None:
     def resume(store: LimitStore, changes: Sequence[LimitChange], **given: Any) -> list[bool]:
         done = limit(store, changes, **given)
         if changes[0].kind == "resume":
-            store._link.execute("DEL", store._keys["pauses"], store._keys["opens"])
+            store._link.execute("HDEL", store._keys["pauses"], changes[0].word)
+            store._link.execute("ZREM", store._keys["opens"], f"\1{changes[0].word}")
         return done
 
     patch.setattr(LimitStore, "limit", resume)

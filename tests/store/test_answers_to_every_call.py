@@ -103,7 +103,7 @@ LIMITS: dict[str, tuple[str, Call]] = {
     "limit": ("EVALSHA", lambda board: LimitStore(board.store).limit([LimitChange("pause", "task:shop.close")], now_ms=NOW)),
     "paused": ("HGETALL", lambda board: LimitStore(board.store).paused()),
     "running": ("ZCARD", lambda board: LimitStore(board.store).running()),
-    "allows": ("HEXISTS", lambda board: LimitStore(board.store).allows(b"1no shop.close\n[]")),
+    "allows": ("HGETALL", lambda board: LimitStore(board.store).allows(b"1no shop.close\n[]")),
 }
 OF = {LimitStore: LIMITS, QueueStore: STORE, EpochStore: EPOCH, EventLog: EVENTS, LockStore: LOCKS}
 # Calls without a command, and `resign` and `offer`, which run a script like all others.

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from django_delayq.store.scripts.limits import LimitChange, LimitStore
+from django_delayq.store.scripts.limits import LimitChange, LimitStore, WordPause
 from tests.store.board import Board, job_id
 from tests.store.test_histories_of_names import NAMES, History
 from tests.store.test_names import put
@@ -66,7 +66,7 @@ class PausedHistory(History):
             if number in held:
                 assert line[1:] in self.words[number]
                 assert line[1:] in pauses
-                assert line in opens or pauses[line[1:]] == (0, False)
+                assert line in opens or pauses[line[1:]] == WordPause(0, False)
 
     def drain(self) -> None:
         for word in WORDS:

@@ -84,7 +84,8 @@ class LimitStore:
         """
         meta = self._keys["meta"]
         fields = ("paused", "paused_by", "paused_why", "paused_until", "paused_alone")
-        flat, values, time = self._link.execute_many([("HGETALL", self._keys["pauses"]), ("HMGET", meta, *fields), ("TIME",)])
+        commands = [("HGETALL", self._keys["pauses"]), ("HMGET", meta, *fields), ("TIME",)]
+        flat, values, time = map(loader.value, self._link.execute_many(commands))
         pairs = zip(flat[::2], flat[1::2], strict=True)
         found = {decode.text(word): WordPause(decode.moment_ms(value), value[:1] == b"r") for word, value in pairs}
         at, by, why, until, alone = (decode.text(value or b"") for value in values)
