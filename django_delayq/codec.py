@@ -83,7 +83,7 @@ def _value(text: str) -> Any:
 def encode_payload(args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any] | None, *, limit: int, task: str) -> bytes:
     """The payload of a job: `[args]`, `[args, kwargs]` or `[args, kwargs, options]`, as short as it can be.
 
-    Options, all optional: "backoff" (the text of a ladder), "timeout" (seconds above 0), "meta" (dict of text to JSON).
+    Options, all optional: "backoff" (the text of a ladder), "timeout" and "at_most" (seconds above 0), "meta" (dict of text to JSON).
     Raises PayloadError naming the argument, PayloadTooLarge above `limit` bytes.
     """
     try:
@@ -264,11 +264,11 @@ def _check_options(options: dict[str, Any]) -> None:
         elif name == "backoff":
             if type(value) is not str:
                 raise PayloadError(f"backoff is a {type(value).__name__}; pass the text of a ladder")
-        elif name == "timeout":
+        elif name in ("timeout", "at_most"):
             if type(value) not in (int, float) or not 0 < value <= durations.MAX_SECONDS:
-                raise PayloadError(f"timeout is {shown(value)}; pass seconds above 0, at most 100 years")
+                raise PayloadError(f"{name} is {shown(value)}; pass seconds above 0, at most 100 years")
         else:
-            raise PayloadError(f"the option {shown(name)} is unknown; a payload contains backoff, timeout and meta")
+            raise PayloadError(f"the option {shown(name)} is unknown; a payload contains backoff, timeout, at_most and meta")
         if not _survives(value, 0):
             refuse(value, name)
 

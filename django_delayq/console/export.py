@@ -156,6 +156,7 @@ def job_document(job: Job, view: JobView | None = None, *, sensitive: bool = Fal
         "state": job.state,
         "derived": job.derived,
         "key": job.key,
+        "at_most": job.at_most,
         "args": args,
         "kwargs": kwargs,
         "priority": job.priority,

@@ -138,7 +138,7 @@ class Migration(migrations.Migration):
                 ('fingerprint', models.CharField(blank=True, default='', max_length=64, verbose_name='fingerprint')),
                 ('result', django_delayq.models.database.ExactJSONField(blank=True, null=True, verbose_name='result')),
                 ('durable', models.BooleanField(default=True, verbose_name='durable')),
-                ('on_conflict', models.CharField(default='keep', max_length=10)),
+                ('on_conflict', models.CharField(default='keep', max_length=40)),
                 ('settled', models.CharField(blank=True, default='', max_length=64)),
                 ('cancel_requested', models.BooleanField(default=False, verbose_name='cancel requested')),
                 ('published', models.DateTimeField(blank=True, null=True, verbose_name='published')),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 from uuid import UUID
 
 from django.db.models import F, Q
@@ -23,6 +23,7 @@ from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, EndingKin
 from django_delayq.store.scripts.decode import position
 from django_delayq.store.scripts.events import EventLog
 from django_delayq.store.scripts.queue import MOST
+from django_delayq.store.scripts.record import first_ms
 from django_delayq.store.scripts.recovery import EpochStore
 
 logger = Logger("django_delayq.restore")
@@ -145,6 +146,12 @@ def read_rows(wanted: Sequence[UUID]) -> list[UnfinishedRow]:
 def fields_of(found: Any) -> list[UnfinishedRow]:
     """The fields of these rows that Redis gets. It does not filter; see `unfinished_rows`."""
     return list(map(UnfinishedRow._make, found.values_list(*UnfinishedRow._fields)))
+
+
+def first_dates(wanted: Sequence[UUID]) -> dict[UUID, int | Literal[""]]:
+    """The first dates of these rows with `at_most`, at most 200."""
+    found = Job.objects.filter(pk__in=wanted).values_list("id", "on_conflict", "created_at") if wanted else ()
+    return {id: first_ms(on_conflict, created_at) for id, on_conflict, created_at in found}
 
 
 def pages(wanted: Any) -> Iterator[list[UnfinishedRow]]:

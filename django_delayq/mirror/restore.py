@@ -173,7 +173,8 @@ class RestoreLoop:
 
     def items(self, batch: Iterable[UnfinishedRow]) -> list[RestoreItem]:
         """Unfinished rows in the form that restore.lua takes, without those that cannot be jobs."""
-        items = []
+        items, batch = [], list(batch)
+        firsts = reconcile_rows.first_dates([row.id for row in batch if "at_most" in (row.options or {})])
         for row in batch:
             try:
                 item = self.epoch.row(
@@ -185,6 +186,7 @@ class RestoreLoop:
                     asks=row.asked or 0,
                     cancel=row.cancel_requested,
                     lease_ms=self.queue.lease_ms,
+                    first_ms=firsts.get(row.id, ""),
                 )
                 items.append(item)
             except PayloadError as error:

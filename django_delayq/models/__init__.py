@@ -101,7 +101,7 @@ class Job(DelayqModel):
     fingerprint: models.CharField[str, str] = models.CharField(_("fingerprint"), max_length=64, blank=True, default="")
     result = ExactJSONField(_("result"), null=True, blank=True)
     durable: models.BooleanField[bool, bool] = models.BooleanField(_("durable"), default=True)
-    on_conflict: models.CharField[str, str] = models.CharField(max_length=10, default="keep")
+    on_conflict: models.CharField[str, str] = models.CharField(max_length=40, default="keep")
     settled: models.CharField[str, str] = models.CharField(max_length=64, blank=True, default="")
     cancel_requested: models.BooleanField[bool, bool] = models.BooleanField(_("cancel requested"), default=False)
     published: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(_("published"), null=True, blank=True)
@@ -186,6 +186,12 @@ class Job(DelayqModel):
     def shared_name(self) -> SharedName | None:
         """The name that limits how many of its jobs run at a time; None without one."""
         return in_meta((self.options or {}).get("meta"))
+
+    @property
+    def at_most(self) -> float | None:
+        """For how many seconds after the first call later calls can move it, see `schedule`; None without a limit."""
+        found: float | None = (self.options or {}).get("at_most")
+        return found
 
     @property
     def late(self) -> float:

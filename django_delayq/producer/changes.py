@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
-from typing import ClassVar, Final, Literal, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 from uuid import UUID
 
 from django.db import transaction
@@ -26,10 +26,9 @@ from django_delayq.store.connection.error_replies import StoreError, for_callers
 from django_delayq.store.connection.link import FanOut
 from django_delayq.store.scripts import decode, loader
 from django_delayq.store.scripts.queue import MOST, QueueStore
-from django_delayq.store.scripts.record import Changed
+from django_delayq.store.scripts.record import Changed, DebouncePolicy, policy_word
 from django_delayq.store.scripts.replicas import Replicas, ReplicasLack
 
-Policy = Literal["", "earliest", "latest"]
 POLICY: Final = "schedule"  # the actor of a change that a policy makes
 STRONGEST: Final = (Change.RUNNING, Change.CONFLICT, Change.DONE, Change.FINISHED)  # of several jobs of a key: what must be known first
 
@@ -246,7 +245,7 @@ class Move(RedisChange):
     ended = "ended"
     delay_ms: int | None
     due_ms: int
-    policy: Policy = ""
+    policy: str = ""
 
     @property
     def date(self) -> int | str:
@@ -272,6 +271,8 @@ class Move(RedisChange):
         id, due_ms = row.record.id, self.due_ms
         if self.delay_ms is not None:  # the delay counts by the clock of the node that gets the job
             due_ms = decode.time_ms(publisher.store.link.execute("TIME")) + self.delay_ms
+        if debounce := DebouncePolicy.read(self.policy):
+            due_ms = max(row.run_at_ms, min(due_ms, debounce.on(row.on_conflict, row.created_at).last_ms))
         if row.published:
             return next(iter(publisher.bring_back([id], due_ms=due_ms)), "")
         status = next((reply.status for reply in publisher.publish_rows([id], due_ms=due_ms).replies), "")
@@ -408,7 +409,7 @@ def _change_far(act: JobChange, targets: Iterable[ChangeTarget], rows: dict[UUID
             rows |= lookup.rows_of(gone, payloads=act.payloads)
 
 
-def by_policy(policy: Policy, moves: Sequence[tuple[UUID, Move]], store: QueueStore) -> list[Change]:
+def by_policy(policy: str, moves: Sequence[tuple[UUID, Move]], store: QueueStore) -> list[Change]:
     """Gives the holders of keys, at most 200 of one partition, the dates of new jobs with this policy. One call asks Redis, and one
     transaction updates the rows. Jobs whose rows show more than Redis knows are changed one by one.
 
@@ -425,7 +426,8 @@ def by_policy(policy: Policy, moves: Sequence[tuple[UUID, Move]], store: QueueSt
     found = list[Changed]()
     if asked:
         with stores.guarded(name, store.partition):
-            _, found = store.reschedule_many([(id, move.date) for id, move in asked], actor=POLICY, reason=policy, policy=policy)
+            dates = [(id, move.date) for id, move in asked]
+            _, found = store.reschedule_many(dates, actor=POLICY, reason=policy_word(policy), policy=policy)
     replies = list(zip(asked, found, strict=True))
     answers: dict[UUID, Change] = {id: changed.change for (id, _), changed in replies if changed.change is not Change.UNKNOWN}
     made = [Made(move, rows[id], changed) for (id, move), changed in replies if changed.event and id in rows and rows[id].unfinished]

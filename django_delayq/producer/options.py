@@ -17,7 +17,7 @@ from django_delayq.producer import name_format, outbox, worker_modules
 from django_delayq.producer.name_format import NameFormat
 from django_delayq.states import MESSAGE, NO_LIMIT
 from django_delayq.store.scripts import record
-from django_delayq.store.scripts.record import Band, band_of
+from django_delayq.store.scripts.record import Band, DebouncePolicy, band_of
 from django_delayq.text import did_you_mean
 
 Conflict = Literal["keep", "replace", "earliest", "latest", "after", "error"]
@@ -25,7 +25,7 @@ Durability = Literal["outbox", "redis"]
 MAX_PRIORITY: Final = 2**31 - 1  # the largest value of its column; a larger one would break the transaction of the caller
 MAX_TEMPLATES: Final = 1000
 LONGEST_LEASE: Final = 12 * 3600.0  # seconds
-PERIODS_MS: Final = (1_000, 366 * 24 * 3_600_000)  # the shortest and the longest `once_for`
+PERIODS_MS: Final = (1_000, 366 * 24 * 3_600_000)  # the shortest and the longest `once_for` and `at_most`
 POLICIES: Final[tuple[str, ...]] = get_args(Conflict)
 DURABILITIES: Final[tuple[str, ...]] = get_args(Durability)
 
@@ -62,6 +62,7 @@ OPTIONS: Final[Mapping[str, OptionRow]] = {
     "serial": OptionRow(),
     "concurrency": OptionRow(),
     "once_for": OptionRow("duration", "how long after the job's end its key schedules no other job"),
+    "at_most": OptionRow("duration", "with on_conflict latest, how long after the first call the job can be due"),
 }
 
 
@@ -80,6 +81,7 @@ class MessageOptions(TypedDict, total=False):
     using: str | None
     durability: Durability | None
     once_for: durations.Delay | None
+    at_most: durations.Delay | None
 
 
 class UntimedOptions(MessageOptions, total=False):
@@ -117,6 +119,7 @@ class Options(NamedTuple):
     serial: str | None = None
     concurrency: tuple[str, int] | None = None
     once_for: durations.Delay | None = None
+    at_most: durations.Delay | None = None
 
     def but(self, given: Mapping[str, Any], task: str) -> Options:
         """Returns these options with others replaced. `task`: its name, for errors.
@@ -263,6 +266,7 @@ class JobTemplate:
     horizon_ms: int
     divided: bool  # the queue has, or had, several partitions
     once_ms: int  # the period of `once_for`; 0: none
+    most_ms: int  # `at_most`; 0: none
     named: NameFormat | None
     check: Callable[[tuple[Any, ...], Mapping[str, Any]], None]
 
@@ -342,6 +346,7 @@ def _template(task: Planned, options: Options, using: str | None, config: conf.C
             "job has ended."
         )
     durable = durable and (is_message or not config.inline)
+    most_ms = 0 if options.at_most is None else _at_most(options, where)
     band, max_attempts = band_of(priority), most_attempts(options.max_attempts, task.max_attempts, queue.max_attempts)
     return JobTemplate(
         task=task,
@@ -355,15 +360,29 @@ def _template(task: Planned, options: Options, using: str | None, config: conf.C
         band=band,
         max_attempts=max_attempts,
         line=record.line(task.name, band, durable, max_attempts, 0),
-        on_conflict=options.on_conflict,
+        on_conflict=str(DebouncePolicy(most_ms)) if most_ms else options.on_conflict,
         payload=_payload(options, where),
         carriers=bool(config.carriers),
         horizon_ms=queue.horizon_ms if durable else 0,
         divided=queue.divided,
         once_ms=0 if options.once_for is None else _period(options, alias, config.database, where),
+        most_ms=most_ms,
         named=_named(options, task, where),
         check=task.check_typed if config.check_types else task.check_arguments,
     )
+
+
+def _at_most(options: Options, where: str) -> int:
+    """Returns the milliseconds of `at_most`."""
+    ms, (least, most) = duration(options.at_most, "at_most", where), PERIODS_MS
+    if not least <= ms <= most:
+        raise ConfigError(f"{where}: at_most={options.at_most!r} must be from one second to 366 days.")
+    if options.on_conflict != "latest":
+        raise ConfigError(
+            f"{where}: at_most requires on_conflict='latest', because only this policy moves a job to a later date. Pass "
+            "on_conflict='latest' as well, or remove at_most."
+        )
+    return ms
 
 
 def _period(options: Options, alias: str, rows: str, where: str) -> int:
@@ -415,6 +434,8 @@ def _payload(options: Options, where: str) -> dict[str, Any] | None:
             raise ConfigError(f"{where}: backoff: {error}.{hint}") from None
     if options.timeout is not None:
         found["timeout"] = duration(options.timeout, "timeout", where) / 1000
+    if options.at_most is not None:
+        found["at_most"] = duration(options.at_most, "at_most", where) / 1000
     return found or None
 
 

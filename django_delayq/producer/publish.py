@@ -32,10 +32,12 @@ from django_delayq.store.scripts.record import (
     DECIDED,
     FORBIDDEN,
     REFUSED,
+    DebouncePolicy,
     ScheduleItem,
     ScheduleMode,
     ScheduleReply,
     ScheduleStatus,
+    first_ms,
 )
 from django_delayq.store.scripts.replicas import COOLDOWN, Replicas
 
@@ -166,6 +168,7 @@ class Publisher:
                 cancel=row.cancel_requested,
                 due_ms=row.run_at_ms if due_ms is None else due_ms,
                 lease_ms=lease_ms,
+                first_ms=first_ms(row.on_conflict, row.created_at),
             )
             for row in rows
         ]
@@ -440,7 +443,10 @@ def late(row: StoredJob, due_ms: int | None = None, *, policy: str = "") -> Sche
     """A row as an item of a late publication. A delay counts by the database's clock; a date (or `due_ms`) counts by the clock of
     Redis.
     """
-    policy = policy or (row.on_conflict if row.on_conflict in ("keep", "error") else f"{row.on_conflict}@")
+    if not policy:
+        debounce = DebouncePolicy.read(row.on_conflict)
+        own = str(debounce.on(row.on_conflict, row.created_at)) if debounce else row.on_conflict
+        policy = own if own in ("keep", "error") else f"{own}@"
     if due_ms is None and row.left_ms is not None:
         return ScheduleItem.of(row.record, delay_ms=max(0, row.left_ms), on_conflict=policy)
     return ScheduleItem.of(row.record, due_ms=row.run_at_ms if due_ms is None else due_ms, on_conflict=policy)

@@ -33,7 +33,7 @@ from django_delayq.producer.stores import stores
 from django_delayq.states import Change
 from django_delayq.store.connection.error_replies import StoreError, StoreRefused
 from django_delayq.store.connection.link import FanOut
-from django_delayq.store.scripts.record import CREATED, FORBIDDEN, REFUSED, REPEATS, ScheduleReply, ScheduleStatus
+from django_delayq.store.scripts.record import CREATED, FORBIDDEN, REFUSED, REPEATS, ScheduleReply, ScheduleStatus, policy_word
 from django_delayq.store.scripts.replicas import ReplicasLack
 
 T = TypeVar("T")
@@ -356,9 +356,10 @@ def _moved(holders: Mapping[Plan, UUID]) -> set[Plan]:
     the others, the script decides when the new job is scheduled.
     """
     fit, now = set(), clock.monotonic()
-    for policy in ("earliest", "latest"):
+    for policy in sorted({plan.on_conflict for plan in holders}):
+        word = policy_word(policy)
         for publisher, group in _by_store([plan for plan in holders if plan.on_conflict == policy]):
-            moves = [(holders[plan], Move(changes.POLICY, policy, plan.left_ms(now), plan.due_ms or 0, policy)) for plan in group]
+            moves = [(holders[plan], Move(changes.POLICY, word, plan.left_ms(now), plan.due_ms or 0, policy)) for plan in group]
             try:
                 answers = changes.by_policy(policy, moves, publisher.store)
             except (StoreUnavailable, Error):

@@ -143,6 +143,7 @@ def schedule(
     serial: str | None = None,
     concurrency: tuple[str, int] | None = None,
     once_for: durations.Delay | None = None,
+    at_most: durations.Delay | None = None,
     **kwargs: Any,
 ) -> Job[R]:
     """Schedules a job: `schedule(task, *arguments, delay="30m", key="…", **keyword_arguments)`.
@@ -165,6 +166,8 @@ def schedule(
             "order:{order_id}", or ("tenant:{tenant}", 5).
         once_for: A period that begins when the job succeeds or fails. Until it ends, the same key returns that job, with
             `created=False`. Requires a key.
+        at_most: The longest time from the first call to the date of the job, for on_conflict="latest". So repeated calls can't
+            postpone the job forever.
 
     Raises:
         PayloadError, PayloadTooLarge: An argument can't be represented in JSON, doesn't match the function's signature, or is too
@@ -180,7 +183,7 @@ def schedule(
     """
     refuse_loop("delayq.aschedule(…)")
     given = delay, run_at, key, expires, meta, on_conflict, queue, priority, max_attempts, backoff, timeout, using, durability
-    options = _options(task, _given((*given, serial, concurrency, once_for)))  # in the order of the fields
+    options = _options(task, _given((*given, serial, concurrency, once_for, at_most)))  # in the order of the fields
     if kwargs:
         _refuse_options(task.task, kwargs, mixed=True)
     return put_in(task.task, options, args, kwargs)
@@ -255,8 +258,10 @@ def plan(
     if template.durable and not template.says_using:
         _check_transaction(template.using, template.where)
     if not options.key and template.on_conflict != "keep":
-        raise ConfigError(f"{template.where}: on_conflict={template.on_conflict!r} requires a key. Pass key= as well.")
+        raise ConfigError(f"{template.where}: on_conflict={options.on_conflict!r} requires a key. Pass key= as well.")
     delay_ms, due_ms = date(options.delay, options.run_at, template.where)
+    if template.most_ms:
+        due_ms = _within(template, options, delay_ms, due_ms)
     expires_ms = 0 if options.expires is None else _expires_at(options.expires, delay_ms, due_ms, template)
     if template.max_attempts == NO_LIMIT and not expires_ms:
         raise ConfigError(
@@ -380,6 +385,18 @@ def _expires_at(value: Any, delay_ms: int | None, due_ms: int, template: JobTemp
             "now. Pass an expiry that is longer than the delay, or no expiry."
         )
     return expires_ms
+
+
+def _within(template: JobTemplate, options: Options, delay_ms: int | None, due_ms: int) -> int:
+    """Returns the date, but at most `at_most` from now. The script and the far row that hold the key know the first date."""
+    if delay_ms is None:
+        return min(due_ms, stores.now_ms(template.queue.name) + template.most_ms)
+    if delay_ms > template.most_ms:
+        raise ConfigError(
+            f"{template.where}: delay={options.delay!r} is longer than at_most={options.at_most!r}, which is the longest time from the "
+            "first call to the date of the job. Pass a longer at_most, or a shorter delay."
+        )
+    return due_ms
 
 
 def _checked_meta(value: Any, where: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ The tables of docs/internals.md are generated from the tables below.
 | cancels | hash | id -> who asked; a byte 1 before it: abort | while the job runs, or can be adopted |
 | asks | hash | id -> how often it has raised NotYet, see asks.lua | from the first time to the end |
 | offered | hash | id -> where its offer was pushed, see offer.lua | to its success; after other ends: to tidy |
+| firsts | hash | id -> the first date ms, of jobs with `at_most`, see first_date.lua | to tidy after the end |
 | names | hash | id -> most:turn:due:name, of jobs with a concurrency name, see lines.lua | as long as the record |
 | holders | zset | name\\0id, of jobs that hold a name | as long as the lease |
 | blocked | zset | id by due ms, of due jobs that wait for their name; by the negative of it, of those that a pause holds | until a holder, or the pause, ends |
@@ -74,6 +75,7 @@ when no worker has known its task; see lua/include/runs.lua.
 | cancels | claim, settle, cancel, requeue, tidy, restore, sweep |
 | asks | schedule, claim, settle, cancel, requeue, purge, tidy, restore, sweep |
 | offered | settle, offer, tidy |
+| firsts | schedule, reschedule, tidy, restore |
 | names, holders, blocked, waiters | schedule, claim, settle, cancel, reschedule, requeue, purge, tidy, restore, sweep |
 | pauses, opens | claim, limit |
 | claims | claim, tidy |
@@ -103,8 +105,8 @@ from functools import lru_cache
 from django_delayq.store.connection.link import Opening
 
 _PLAIN = (
-    "jobs leases runs cancels asks offered names holders blocked waiters pauses opens progress keys claims failed finished events wake "
-    "meta stats spread locks asked"
+    "jobs leases runs cancels asks offered firsts names holders blocked waiters pauses opens progress keys claims failed finished "
+    "events wake meta stats spread locks asked"
 )
 NAMES: dict[str, str] = {
     **{short: short for short in _PLAIN.split()},

@@ -726,6 +726,15 @@ def test_a_person_frees_the_key_of_a_period_from_the_page_of_its_job(orders, sta
     assert 'formaction="../forget/"' not in client.get(page(job)).content.decode()
 
 
+@pytest.mark.parametrize("durability", ["outbox", "redis"])
+def test_the_page_says_until_when_calls_can_move_a_job(orders, staff, durability):
+    options = {"key": "o:7", "on_conflict": "latest", "durability": durability}
+    job, other = (delayq.schedule(close_order, 7, delay="4m", **{**options, **more}) for more in ({"at_most": "10m"}, {"key": "o:8"}))
+    orders.fold()
+    assert "<dt>at most</dt><dd>10m after the first call</dd>" in staff().get(page(job)).content.decode()
+    assert "<dt>at most</dt>" not in staff().get(page(other)).content.decode()
+
+
 def test_without_the_permission_nobody_frees_a_key(orders, staff):
     job = orders.scheduled(key="o:7", once_for="24h")[0]
     client = staff("view_job", "cancel_job")

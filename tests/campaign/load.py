@@ -38,8 +38,9 @@ UNSURE = (delayq.StoreUnavailable, DatabaseError, InterfaceError)
 ORDERS = "orders"  # the queue of all that has a key
 KEYS, MANY_KEYS = 40, 2000  # few that meet all the time, and many that are mostly free
 BUSY, RARE = 4, 300  # names
+DEBOUNCED = 5  # keys, each called so often that its jobs would wait for long
 PROBES = 5
-JOBS_PER_OP = 9.3  # on average, with the weights below
+JOBS_PER_OP = 9.0  # on average, with the weights below
 
 
 class Web:
@@ -69,6 +70,7 @@ class Web:
             (self.changed_at_commit, 5),
             (self.once_more, 3),
             (self.with_name, 10),
+            (self.debounced, 5),
         ]
 
     def step(self) -> None:
@@ -112,6 +114,11 @@ class Web:
         """A job with a key, under a random policy."""
         key, policy = self._key(), self.random.choice(POLICIES)
         self._schedule(tasks.keyed, (), self._delay(), inside=self.random.random() < 0.5, queue=ORDERS, key=key, on_conflict=policy)
+
+    def debounced(self) -> None:
+        """A call of a debounce, which ends: its keys have no other calls."""
+        key, inside = f"debounce:{self.random.randrange(DEBOUNCED)}", self.random.random() < 0.5
+        self._schedule(tasks.keyed, (), 2, inside=inside, queue=ORDERS, key=key, on_conflict="latest", at_most=3)
 
     def many_with_keys(self) -> None:
         """A bulk of jobs with different keys, of which each has an operation of its own."""
@@ -284,6 +291,7 @@ class Web:
             inside=inside,
             key=options.get("key", ""),
             policy=options.get("on_conflict", ""),
+            **({"at_most": options["at_most"]} if "at_most" in options else {}),
             queue=options.get("queue") or task.queue,
             replicas=conf.get().queue(options.get("queue") or task.queue).replicas,
             **({"probe": True} if probe else {}),

@@ -16,7 +16,7 @@ from django_delayq.store.scripts.record import JobRecord
 BANDS: Final = ("high", "normal", "low")
 WAITING: Final = (*BANDS, "blocked")  # where jobs wait: for their date, for their name, or for the end of a pause
 ZSETS: Final = (*WAITING, "opens", "leases", "failed", "finished")
-HASHES: Final = ("jobs", "runs", "cancels", "progress", "asks", "names", "offered", "keys", "claims", "pauses", "meta")
+HASHES: Final = ("jobs", "runs", "cancels", "progress", "asks", "names", "offered", "firsts", "keys", "claims", "pauses", "meta")
 TEXTS: Final = ("holders", "waiters")  # zsets that are ordered by their members
 HELD: Final = (*WAITING, *TEXTS, "leases", "runs", "cancels", "progress", "asks", "keys")  # empty when nothing goes on
 BOOKKEEPING: Final = (
@@ -75,6 +75,7 @@ class Dump:
     asks: dict[str, str] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     offered: dict[str, str] = field(default_factory=dict)
+    firsts: dict[str, str] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
     claims: dict[str, str] = field(default_factory=dict)
     pauses: dict[str, str] = field(default_factory=dict)
@@ -110,7 +111,7 @@ class Dump:
     def renamed(self, name: Callable[[str], str]) -> Dump:
         """The same with other ids, without claims and bookkeeping."""
         by_id: dict[str, Any] = {
-            part: {name(id): value for id, value in getattr(self, part).items()} for part in (*ZSETS, *HASHES[:7]) if part != "opens"
+            part: {name(id): value for id, value in getattr(self, part).items()} for part in (*ZSETS, *HASHES[:8]) if part != "opens"
         }
         return Dump(**by_id, keys={key: name(id) for key, id in self.keys.items()})
 

@@ -4,6 +4,7 @@ scripts enforce them. Across partitions, they hold because each key belongs to o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations, pairwise
 
@@ -13,6 +14,7 @@ from tests.laws.of_names import MARGIN, UNCOUNTED
 
 FREEING = ("cancel", "cancel_key")  # calls after which a key of a period may be free
 SECOND = 1_000_000_000  # ns
+MOVING = ("reschedule", "run_now", "requeue", "edit")  # calls that give a job another date
 TOUCHING = ("cancel", "cancel_key", "requeue", "edit")  # calls by which a job may have lost its key, or got it back
 
 
@@ -64,6 +66,29 @@ def a_key_schedules_one_job_per_period(history: History) -> Findings:
             ends = [run.until for run in history.runs_of.get(job, ())]
             if not ends or later.until < max(ends) + int(op.given["once_for"] * SECOND):
                 yield other, f"was made for the key {key!r} of {queue}, though {job} has it for {op.given['once_for']} seconds"
+
+
+@law(Sees.CALLS | Sees.ROWS | Sees.RUNS)
+def a_debounce_ends(history: History) -> Findings:
+    """A job that a call with `at_most` has scheduled begins with a date at most that long after this call, however many such calls
+    follow. Exceptions: another call moved it without `at_most`, a person did, Redis lost its data, or its clock was set. A worker that
+    puts a job back gives it another date, so only jobs with one attempt count.
+    """
+    claims = Counter(job for job, *_ in history.final.attempts)
+    for (queue, key), ops in history.by_key.items():
+        calls = [op for op in ops if op.given.get("at_most")]
+        free = [op for op in ops if op.given.get("policy") == "latest" and op not in calls]
+        for op in calls:
+            longest = max(other.given["at_most"] for other in calls)
+            for run in (run for job in op.ids for run in history.runs_of.get(job, ()) if claims[job] == 1):
+                moved = any(change.what in MOVING for change in history.changes.get(run.job, ()))
+                moved = moved or any(other.at < run.at and other.until > op.at for other in free)
+                last = op.wall + (op.until - op.at) // 1_000_000 + int(longest * 1000)
+                if run.due > last and not (moved or history.steps or history.rolled_over(op.at, run.at, run.job)):
+                    yield (
+                        run.job,
+                        f"began {run.due - last} ms after the latest date that calls with the key {key!r} of {queue} can give it",
+                    )
 
 
 def _held(history: History, op: Op, counted: set[tuple[str, str]]) -> Iterator[Run]:

@@ -9,10 +9,11 @@ import pytest
 from tests.laws import of_keys
 from tests.laws.history import ROLLING, FaultSeen, History, Row
 from tests.laws.law import LAWS
-from tests.laws.made_up import add, at, broken, good, op, run
+from tests.laws.made_up import add, at, broken, good, op, run, wall
 
 RUNS, MADE = "one job of a key runs at a time", "a key has one unfinished job"
 ONCE = "a key schedules one job per period"
+DEBOUNCE = "a debounce ends"
 
 
 def job_of_key(history: History, job: str, made: float, *runs: tuple[float, float], outcome: str = "succeeded") -> None:
@@ -62,7 +63,7 @@ def test_each_breach_is_found_by_its_law(breach: Callable[[History], None], name
 
 
 def test_there_is_a_breach_of_every_law() -> None:
-    assert {one.name for one in LAWS if one.find.__module__ == of_keys.__name__} == {*BREACHES.values(), ONCE}
+    assert {one.name for one in LAWS if one.find.__module__ == of_keys.__name__} == {*BREACHES.values(), ONCE, DEBOUNCE}
 
 
 @pytest.mark.parametrize("breach", BREACHES, ids=lambda it: it.__name__)
@@ -162,3 +163,46 @@ def test_a_key_that_was_freed_schedules_again(frees: Callable[[History], None]) 
     is_made_within_the_period(history)
     frees(history)
     assert ONCE not in broken(history)
+
+
+def debounced(due: float = 4.0) -> History:
+    """Two calls with `at_most`, which moved one job, then its run with that date."""
+    history = good()
+    job_of_key(history, "first", 1.0, (4.5, 5.0))
+    history.ops["op-first"].given |= {"policy": "latest", "at_most": 3.0}
+    add(history, op("op-again", given={**history.ops["op-first"].given}, jobs=[("first", False, None)], start=3.0, end=3.1))
+    history.runs[-1].due = wall(due)
+    return history
+
+
+def test_a_debounce_that_ends_breaks_nothing() -> None:
+    assert DEBOUNCE not in broken(debounced())
+
+
+def test_a_call_that_moves_a_job_beyond_its_longest_time_is_found() -> None:
+    assert DEBOUNCE in broken(debounced(4.5))
+
+
+def test_a_job_that_a_worker_has_put_back_has_another_date() -> None:
+    history = debounced(9.0)
+    history.final.attempts.insert(0, ("first", 1, "f0", "snoozed"))
+    assert DEBOUNCE not in broken(history)
+
+
+def is_moved_by_a_person(history: History) -> None:
+    add(history, op("op-move", "reschedule", given={"job": "first", "queue": "orders"}, reply="done", start=2.0, end=2.1))
+
+
+def is_moved_by_a_call_without_it(history: History) -> None:
+    add(history, op("op-free", given={"queue": "orders", "key": "order:1", "policy": "latest"}, start=2.0, end=2.1))
+
+
+def is_lost(history: History) -> None:
+    history.faults = [FaultSeen(kind="wipe redis", at=at(2.0), since=at(2.0), until=at(2.1))]
+
+
+@pytest.mark.parametrize("moves", [is_moved_by_a_person, is_moved_by_a_call_without_it, is_lost])
+def test_a_debounce_may_be_moved_by_others(moves: Callable[[History], None]) -> None:
+    history = debounced(4.5)
+    moves(history)
+    assert DEBOUNCE not in broken(history)

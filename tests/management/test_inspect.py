@@ -137,6 +137,13 @@ def test_inspect_without_redis_does_not_call_a_job_unknown(run, orders, settings
     assert "Neither" not in answer.out
 
 
+def test_inspect_says_until_when_calls_can_move_a_job(run, orders):
+    job = delayq.schedule(ask_bank, 7, delay="4m", key="o:7", on_conflict="latest", at_most="10m")
+    orders.fold()
+    assert run("inspect", job.id, "--json").json["job"]["at_most"] == 600.0
+    assert run("list", "--json").json[0]["at_most"] == 600.0
+
+
 def test_inspect_says_how_often_a_job_has_asked_and_when_it_does_again(run, orders):
     job = delayq.schedule(ask_bank, 7, delay=0)
     assert "  asked            never" in run("inspect", job.id).lines

@@ -41,6 +41,7 @@ class Contents:
         self.finished: dict[str, float] = {}
         self.requests: dict[str, str] = {}  # the actor who requested the cancel of a running job, or of one that may run
         self.offered: dict[str, str] = {}  # where what a job has offered was put
+        self.firsts: dict[str, int] = {}  # the first date of each job for which `at_most` was named
         self.pushed = 0  # the length of the target, which is not part of the queue
         self.claims: dict[str, LastClaim] = {}
         self.paused: dict[str, str] = {}
@@ -108,7 +109,7 @@ class Contents:
         twin = copy(self)
         twin.jobs = {id: copy(job) for id, job in self.jobs.items()}
         twin.finished, twin.claims, twin.paused = dict(self.finished), dict(self.claims), dict(self.paused)
-        twin.requests, twin.offered = dict(self.requests), dict(self.offered)
+        twin.requests, twin.offered, twin.firsts = dict(self.requests), dict(self.offered), dict(self.firsts)
         twin.pauses, twin.opens = dict(self.pauses), dict(self.opens)
         return twin
 
@@ -125,6 +126,7 @@ class Contents:
         dump = Dump(finished=dict(self.finished), cancels=dict(self.requests), offered=dict(self.offered), meta=self._meta())
         dump.claims = {worker: claim.line() for worker, claim in self.claims.items()}
         dump.pauses = dict(self.pauses)
+        dump.firsts = {id: str(date) for id, date in self.firsts.items()}
         dump.opens = {f"\1{word}": at for word, at in self.opens.items()}
         for id, job in self.jobs.items():
             dump.jobs[id] = job.record.encode()

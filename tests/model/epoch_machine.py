@@ -105,6 +105,7 @@ class EpochMachine(QueueMachine):
     def _mirror(self) -> None:
         for job in self.model.jobs.values():
             item = RestoreItem(id=job.id, record=job.record.encode(), attempt=job.attempt, crashes=job.crashes, asks=job.asks)
+            item = item._replace(first_ms=self.model.firsts.get(job.id, ""))
             if job.state is State.FAILED:
                 self.rows.pop(job.id, None)
             elif job.state is State.RUNNING:

@@ -11,7 +11,17 @@ from django_delayq.setting_readers import OfferTarget
 from django_delayq.states import Change, State
 from django_delayq.store.scripts.limits import LimitChange
 from django_delayq.store.scripts.queue import HOUR_MS, MOST, Claim, OfferReply, Outcome, Tidied
-from django_delayq.store.scripts.record import Changed, ClaimedJob, JobRecord, ScheduleItem, ScheduleMode, ScheduleReply, ScheduleStatus
+from django_delayq.store.scripts.record import (
+    Changed,
+    ClaimedJob,
+    DebouncePolicy,
+    JobRecord,
+    ScheduleItem,
+    ScheduleMode,
+    ScheduleReply,
+    ScheduleStatus,
+    policy_word,
+)
 from tests.laws.dump import BANDS
 from tests.model.contents import full, short
 from tests.model.epochs import Epochs
@@ -56,6 +66,7 @@ class Model(Epochs):
     def _schedule(self, item: ScheduleItem, asks: bool) -> ScheduleReply:
         id = short(item.id)
         due = item.due_ms if item.due_ms is not None else self.now + (item.delay_ms or 0)
+        debounce = DebouncePolicy.read(item.on_conflict) if item.key else None
         if job := self.jobs.get(id):
             return ScheduleReply("failed" if job.state is State.FAILED else "again", item.id, self._fresh_date(job))
         if id in self.finished:
@@ -72,14 +83,21 @@ class Model(Epochs):
             if status != "free":
                 if status not in UNDECIDED and not asks:
                     self.finished[id] = self.now + 0.75
-                    self._event("merged", id, holder.id, item.on_conflict.partition("@")[0], body=b"")
+                    self._event("merged", id, holder.id, policy_word(item.on_conflict), body=b"")
                 return ScheduleReply(status, full(holder.id), due)
             status, due = "replaced", date
         if asks:
             return ScheduleReply("free", item.id, due)
+        if debounce:
+            self.firsts[id] = self._first(id, debounce)
+            due = min(due, self.firsts[id] + debounce.most_ms)
         self.jobs[id] = job = Job(id, item, due)
         self._event("scheduled", id, due, job.letter, body=job.body)
         return ScheduleReply(status, item.id, due)
+
+    def _first(self, id: str, debounce: DebouncePolicy) -> int:
+        """The first date from which `at_most` counts."""
+        return min(self.firsts.get(id) or debounce.first_ms or self.now, self.now)
 
     def _fresh_date(self, job: Job) -> int:
         """The date of a job that waits and has not started; 0 for any other."""
@@ -96,7 +114,7 @@ class Model(Epochs):
 
     def _contest(self, id: str, holder: Job, given: str, due: int, asks: bool) -> tuple[ScheduleStatus, int]:
         """ "free", and the date, if the holder makes room; else what becomes of the proposal."""
-        policy, late, named = given.partition("@")
+        policy, (_, late, named), debounce, first = policy_word(given), given.partition("@"), DebouncePolicy.read(given), 0
         waits = holder.state is State.SCHEDULED
         if waits and 0 < holder.record.expires_ms <= self.now:
             if not asks:
@@ -106,6 +124,9 @@ class Model(Epochs):
         waits = waits and not self._may_run(str(holder.date), here=True)
         if late and named != holder.id:
             return "contested", due
+        if debounce:
+            first = self._first(holder.id, debounce)
+            due = min(due, first + debounce.most_ms)
         if policy in ("keep", "error"):
             return ("taken" if policy == "error" else "kept"), due
         if policy == "after" and (not waits or holder.begun):
@@ -118,11 +139,15 @@ class Model(Epochs):
                 self._withdraw(holder)
                 self._finish(holder, displaced=True)
                 self._displace(holder.id, id)
+                if debounce:
+                    self.firsts[id] = first
             return "free", min(due, holder.date) if policy == "after" else due
         if moves:
             if not asks:
                 self._withdraw(holder)
                 holder.date = due
+                if debounce:
+                    self.firsts[holder.id] = first
                 self._event("rescheduled", holder.id, due, policy)
             return "moved", due
         return "kept", due
@@ -511,14 +536,18 @@ class Model(Epochs):
         if found and (found.state is State.RUNNING or (unsure and self._may_run(str(found.date), here=True))):
             change = Change.RUNNING
         elif found and found.state is State.SCHEDULED:
-            change = Change.DONE
-            best = {"earliest": min, "latest": max}.get(policy)
+            change, debounce, word = Change.DONE, DebouncePolicy.read(policy), policy_word(policy)
+            best = {"earliest": min, "latest": max}.get(word)
+            if debounce:
+                due = min(due, self._first(id, debounce) + debounce.most_ms)
             if best and best(due, found.date) == found.date:
                 due = found.date
             else:
                 self._withdraw(found)
                 found.date = due
-                self._event("rescheduled", id, due, *([policy] if policy else []))
+                if debounce:
+                    self.firsts[id] = self._first(id, debounce)
+                self._event("rescheduled", id, due, *([word] if word else []))
         self._call_waiters()
         if id and change is Change.UNKNOWN and self._may_run(lacking):
             change = Change.RUNNING
@@ -617,6 +646,7 @@ class Model(Epochs):
         self._call_waiters()
         self.claims = {worker: claim for worker, claim in self.claims.items() if claim.at >= now_ms - claims_ms}
         self.offered = {id: place for id, place in self.offered.items() if id in self.jobs}
+        self.firsts = {id: date for id, date in self.firsts.items() if id in self.jobs}
         if self.confirmed == self.server and not self.rolled:
             self.requests = {id: by for id, by in self.requests.items() if id in self.jobs}
         return Tidied(len(old), len(failed), "0")

@@ -38,6 +38,7 @@ SCRIPTS = {
     "include/concurrency_name": "tests/store/test_names.py",
     "include/back": "tests/store/test_settle.py",
     "include/words": "tests/store/test_word_pauses.py",
+    "include/first_date": "tests/store/test_at_most.py",
     "include/limits": "tests/store/test_word_pauses.py",
     "limit": "tests/store/test_word_pauses.py",
 }
@@ -47,6 +48,7 @@ STORE = [
     "tests/store/test_schedule.py",
     "tests/store/test_contests.py",
     "tests/store/test_schedule_fast_path.py",
+    "tests/store/test_at_most.py",
     "tests/store/test_claim.py",
     "tests/store/test_pulled.py",
     "tests/store/test_asks.py",
@@ -110,6 +112,7 @@ MODULES = {
         "tests/producer/test_refusals.py",
         "tests/mirror/test_keys.py",
         "tests/mirror/test_far.py",
+        "tests/mirror/test_debounce.py",
     ],
     "worker/process/settler.py": ["tests/worker/process/test_settler.py", "tests/worker/test_loops.py"],
     "worker/process/mover.py": ["tests/worker/test_loops.py", "tests/worker/test_fair.py", "tests/worker/process/test_seldom.py"],

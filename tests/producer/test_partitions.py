@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import django_delayq as delayq
-from django_delayq import conf, ids
+from django_delayq import clock, conf, ids
 from django_delayq.exceptions import ConfigError, KeyTaken
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.models import Job
@@ -144,6 +144,19 @@ def test_a_key_stays_where_it_is_while_the_number_of_partitions_changes(divide, 
     third = delayq.schedule(close_order, 3, delay="1h", key=key, durability=durability)
     assert third.created
     assert ids.partition(third.id) == conf.get().queue("orders").homes(key)[0] != ids.partition(first.id)
+
+
+@pytest.mark.parametrize("durability", ["outbox", "redis"])
+def test_a_debounce_ends_while_the_number_of_partitions_changes(divide, durability):
+    divide(4)
+    key = next(text for n in range(1_000) if (text := f"o:{n}") and _moves(text, 4, 16))
+    one = close_order.using(key=key, on_conflict="latest", delay="4m", at_most="10m", durability=durability)
+    first = one.using(delay="1m").schedule(1)
+    store = stores.queue("orders", ids.partition(first.id))
+    store.link.execute("HSET", store.keys["firsts"], first.short_id, clock.wall_ms() - 8 * 60_000)
+    divide(16, 4)
+    assert one.schedule(1).id == first.id
+    assert round((stores.inspector().job("orders", first.id).date_ms - clock.wall_ms()) / 60_000) == 2
 
 
 def _moves(text: str, before: int, after: int) -> bool:

@@ -20,7 +20,7 @@ LEASE = 30_000
 LUA = files("django_delayq.store").joinpath("lua")
 SCRIPTS = sorted(one.name.removesuffix(".lua") for one in LUA.iterdir() if one.name.endswith(".lua"))
 ZSETS = ("high", "normal", "low", "blocked", "leases", "failed", "finished")
-HASHES = ("runs", "asks", "names", "offered", "cancels", "progress", "keys")
+HASHES = ("runs", "asks", "names", "offered", "firsts", "cancels", "progress", "keys")
 LEX = ("holders", "waiters")  # name, what orders, id
 
 

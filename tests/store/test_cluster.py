@@ -27,7 +27,7 @@ from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests.conftest import missing
 from tests.depths import queue_depths
 from tests.stage import eventually
-from tests.store.board import NOW, Board, job_id
+from tests.store.board import NOW, Board, job_id, record
 from tests.topologies import ClusterNode, ClusterServers, redis_program, valkey_program
 
 PROGRAMS: dict[str, Callable[[], str]] = {"redis": redis_program, "valkey": valkey_program}
@@ -160,6 +160,16 @@ def test_a_call_that_is_under_way_while_its_slot_moves_is_answered(fresh, places
     receive = loader.start(store.link, loader.load("inspect", store.keys), store.keys, "", "", "", ids.short(ids.new()))
     assert int(receive()[0]) > 0
     moved(fresh, "a")
+
+
+def test_a_debounce_ends_though_its_slot_moves(fresh, places):
+    store = QueueStore(places(fresh, patience=30.0), prefix="t:x", queue="a")
+    calls = [ScheduleItem.of(record(n, key="k"), delay_ms=5000, on_conflict="latest+9000") for n in range(4)]
+    assert [store.schedule([one], now_ms=NOW + n * 3000)[0].status for n, one in enumerate(calls[:2])] == ["created", "moved"]
+    moved(fresh, "a")
+    assert [store.schedule([one], now_ms=NOW + n * 3000)[0].status for n, one in enumerate(calls[2:], start=2)] == ["moved", "kept"]
+    assert store.reschedule(job_id(0), delay_ms=5000, policy="latest+9000", now_ms=NOW + 8000).due_ms == NOW + 9000
+    assert store.tidy(now_ms=NOW).cursor == "0"
 
 
 def test_in_a_pipeline_each_command_finds_its_slot(fresh, places, sent):

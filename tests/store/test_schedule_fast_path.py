@@ -43,7 +43,12 @@ def call(chance: random.Random) -> tuple[Any, ...]:
         number = chance.randrange(300)
         raw = chance.choice((record(number, **fields).encode(),) * 40 + (b"", b"1no:: shop.close\n", b"1no shop.close"))
         date = chance.choice((NOW + chance.randrange(50), f"+{chance.randrange(50)}"))
-        jobs += (ids.short(job_id(number)), raw, chance.choice(("keep", "replace", "earliest@") * 5 + ("replaced@x",)), date)
+        jobs += (
+            ids.short(job_id(number)),
+            raw,
+            chance.choice(("keep", "replace", "earliest@", "latest+5000") * 5 + ("replaced@x",)),
+            date,
+        )
         if named:
             jobs.append(chance.choice(("", "1:order:1", "3:tenant:7")))
     limit, epoch, mode = (

@@ -24,7 +24,7 @@ from django_delayq.models import FAR, Event, Job, UncheckedKey, database
 from django_delayq.producer.outbox import rows
 from django_delayq.producer.outbox.rows import insert_keyed
 from django_delayq.states import EndingKind, EventKind, State
-from django_delayq.store.scripts.record import FORBIDDEN, ScheduleItem, ScheduleReply
+from django_delayq.store.scripts.record import FORBIDDEN, DebouncePolicy, ScheduleItem, ScheduleReply, policy_word
 
 LATE: Final = 4  # a far row is late if it is still far when a quarter of the horizon is left
 WAIT: Final = 2  # seconds to wait for a lock of another transaction
@@ -216,17 +216,24 @@ def _applied(item: ScheduleItem, holder: Job, horizon_ms: int) -> ScheduleReply 
     """Applies the policy to the waiting holder, as schedule.lua does. Returns None if the key is free."""
     if not item.may_know(holder.task):
         return FORBIDDEN
-    policy = item.on_conflict
+    policy = policy_word(item.on_conflict)
     if policy in ("keep", "error"):
         return ScheduleReply("kept" if policy == "keep" else "taken", holder.id, 0)
-    date = clock.from_ms(item.due_ms or 0)
-    if item.delay_ms is not None:
-        date = database.later(database.now(), item.delay_ms)
+    due_ms, delay_ms, debounce = item.due_ms or 0, item.delay_ms, DebouncePolicy.read(item.on_conflict)
+    date = clock.from_ms(due_ms)
+    if delay_ms is not None:
+        date = database.later(database.now(), delay_ms)
+    if debounce:
+        debounce = debounce.on(holder.on_conflict, holder.created_at)
+        if date > (last := clock.from_ms(debounce.last_ms)):
+            date, due_ms, delay_ms = last, debounce.last_ms, None
     moves = date < holder.run_at if policy == "earliest" else date > holder.run_at
     expired = holder.expires_at is not None and holder.expires_at <= date
     if policy in ("replace", "after") or (moves and expired):
         if policy == "after" and holder.run_at < date:
             item.due_ms, item.delay_ms = clock.to_ms(holder.run_at), None
+        elif debounce:
+            item.due_ms, item.delay_ms, item.on_conflict = due_ms if delay_ms is None else None, delay_ms, str(debounce)
         _changed(
             [holder.id],
             state=State.CANCELLED.value,
@@ -239,8 +246,7 @@ def _applied(item: ScheduleItem, holder: Job, horizon_ms: int) -> ScheduleReply 
         return None
     if not moves:
         return ScheduleReply("kept", holder.id, 0)
-    due_ms = item.due_ms or 0
-    _, near = move([holder.id], item.queue, due_ms, item.delay_ms, horizon_ms, ACTOR, policy)
+    _, near = move([holder.id], item.queue, due_ms, delay_ms, horizon_ms, ACTOR, policy)
     return ScheduleReply("moved", holder.id, 0 if near else clock.to_ms(date))
 
 

@@ -1,12 +1,13 @@
 -- reschedule: scheduled -> scheduled, with another date (run now: delay 0)
--- keys: jobs high normal low leases failed finished keys events wake meta names holders blocked waiters
--- include: begin tries bulk priority_bands words lines wake unique_key epoch
+-- keys: jobs high normal low leases failed finished keys events wake meta names holders blocked waiters firsts
+-- include: begin tries bulk priority_bands words lines wake unique_key epoch first_date
 -- ARGV: now by why, the epoch in which nothing may be done ('' none), the state of a missing job according to its row ('' unknown; see
 --   epoch.lua: one that may run counts as running; 'waited': also of an existing job: another server made this change before, so it had
 --   not started; 'ended': its row has ended, so an unconfirmed server that still has the job has older data), policy, then per job (at most
 --   200): id date; an id with a leading '=' is a key
 --   date: ms; with a leading plus a delay from Redis's now
---   policy: 'earliest' or 'latest': a date that already fits stays, without an event; '' changes every date
+--   policy: 'earliest' or 'latest': a date that already fits stays, without an event; 'latest+<ms>': the date is at most that long after
+--   the first date, see first_date.lua; '' changes every date
 -- Returns the epoch and the id of the event ('' if nothing changed), then per job: status id due (the current date) item. status:
 --   done, running, finished, unknown; item: the place of its item in the event, -1 if nothing changed. In the given epoch: only the epoch.
 -- O(log N) per job.
@@ -18,6 +19,8 @@ local epoch = (generation or '') .. ':' .. server()
 if unless == epoch then
   return {epoch}
 end
+local most = at_most(policy)
+policy = most and 'latest' or policy
 local reply = {epoch, ''}
 for i = FIRST, #ARGV, 2 do
   local id, when = ARGV[i], ARGV[i + 1]
@@ -37,9 +40,16 @@ for i = FIRST, #ARGV, 2 do
     status = 'finished'
   elseif date then
     status = 'done'
+    local first = most and first_of(id)
+    if first then
+      due = math.min(due, first + most)
+    end
     if (policy == 'earliest' and date <= due) or (policy == 'latest' and date >= due) then
       due = date -- another call was faster
     else
+      if first then
+        note_first(id, first)
+      end
       redis.call('ZADD', BANDS[band], int(due), id)
       if lines then
         lines.moved(id, band)

@@ -1,14 +1,14 @@
 -- restore: nothing -> scheduled or running, from the row; nothing -> running, adopted by the worker that holds it
--- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats asks names holders blocked waiters
+-- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats asks names holders blocked waiters firsts
 -- include: begin bulk runs priority_bands nowhere tombstone asks words lines concurrency_name wake finish epoch unique_key
 -- ARGV: now by why, generation for a store without one, epoch, progress of rows to note (who done total; '' none), then per job
---   (at most 200): id record attempt crashes fence due delay unsure begun asks name
+--   (at most 200): id record attempt crashes fence due delay unsure begun asks first name
 --   fence: that of a worker's run; '' for a row. All are of one kind
 --   begun: for a running row: 'run', or 'cancel' if that was requested. The job is restored with a lease and without a fence: the worker
 --     that runs it can adopt it, and no other starts it before the lease expires; '' for all others
 --   epoch: for rows, the one known before they were read, generation:server, with the last confirmed server; for runs, that of their
 --     claims
---   asks: the poll count, see asks.lua; name: in the format of schedule
+--   asks: the poll count, see asks.lua; first: the first date of a row with `at_most`, otherwise ''; name: in the format of schedule
 --   attempt, crashes: for a row its previous ones, for a run its current ones
 --   date: due, but at least delay ms from Redis's now; for a run, the end of its lease
 --   unsure: for a waiting row that is overdue, the ms for which a worker may still hold it, see epoch.lua; 0 for all others
@@ -20,7 +20,7 @@
 -- Errors before any write: BADRECORD n. Redis refuses rows at maxmemory, like schedule, but not adoptions.
 -- O(log N) per job.
 local new, known, progress = ARGV[4], ARGV[5], ARGV[6]
-local STRIDE, FIRST = 11, 7
+local STRIDE, FIRST = 12, 7
 local items = (#ARGV - FIRST + 1) / STRIDE
 local ids, parsed = {}, {}
 for i = 1, items do
@@ -139,7 +139,7 @@ local function adopt(id, here, record, attempt, crashes, fence, date, run, asks,
   return 'adopted'
 end
 
-local function bring_back(id, record, attempt, crashes, date, begun, asks, said)
+local function bring_back(id, record, attempt, crashes, date, begun, asks, first, said)
   local band, durable, key = record.band, record.durable, record.key
   local other = take_key(id, key)
   if other ~= '' then
@@ -153,6 +153,9 @@ local function bring_back(id, record, attempt, crashes, date, begun, asks, said)
     redis.call('HSET', k_jobs, id, record.text) -- at once, for the next job of this key
   end
   note_asks(id, asks)
+  if first ~= '' then
+    redis.call('HSETNX', k_firsts, id, first) -- Redis may still have a date by its own clock
+  end
   keep_name(id, give_name(id, said), begun ~= '')
   if attempt > 0 or crashes > 0 or begun ~= '' or asks > 0 then
     gather('HSET', k_runs, id, int(attempt) .. ':' .. int(crashes) .. ':' .. (key == '' and band or string.upper(band)) .. ':')
@@ -168,7 +171,7 @@ end
 
 for i = 1, items do
   local record = parsed[i]
-  local id, _, attempt, crashes, fence, due, delay, unsure, begun, asks, said = unpack(ARGV, FIRST + (i - 1) * STRIDE, FIRST + i * STRIDE - 1)
+  local id, _, attempt, crashes, fence, due, delay, unsure, begun, asks, first, said = unpack(ARGV, FIRST + (i - 1) * STRIDE, FIRST + i * STRIDE - 1)
   attempt, crashes, asks = tonumber(attempt), tonumber(crashes), tonumber(asks)
   local date = math.max(tonumber(due), now + tonumber(delay))
   if ended[i] or failed[i] then
@@ -177,7 +180,7 @@ for i = 1, items do
     reply[i + 1] = adopt(id, records[i], record, attempt, crashes, fence, date, runs[i], asks, said)
   else
     local there = records[i] and not is_nowhere(id, record.band)
-    reply[i + 1] = there and 'there' or bring_back(id, record, attempt, crashes, date, begun, asks, said)
+    reply[i + 1] = there and 'there' or bring_back(id, record, attempt, crashes, date, begun, asks, first, said)
     if reply[i + 1] == 'restored' and unsure ~= '0' and tonumber(due) <= now then
       latest, unsure_until = math.max(latest, date), math.max(unsure_until, now + tonumber(unsure))
     end

@@ -1,6 +1,6 @@
 -- schedule: nothing -> scheduled; the holder of its key -> rescheduled or cancelled, by the policy
--- keys: jobs high normal low runs leases keys failed finished events wake meta stats asks names holders blocked waiters
--- include: schedule_fast_path begin bulk runs priority_bands nowhere words lines concurrency_name tombstone wake unique_key untold epoch asks
+-- keys: jobs high normal low runs leases keys failed finished events wake meta stats asks names holders blocked waiters firsts
+-- include: schedule_fast_path begin bulk runs priority_bands nowhere words lines concurrency_name tombstone wake unique_key untold epoch asks first_date
 -- ARGV: now by why, the most jobs by which the mirror may lag (0: no limit), the sender's epoch ('' any), mode,
 --   then per job (at most 200): id record policy date, and in mode 'named' its name: "most:name", '' for none, see lines.lua
 --   epoch: generation:server as in meta; in another epoch the sender's information about its jobs may be outdated
@@ -8,7 +8,7 @@
 --     these keys, because Redis lacks some of them, or may; 'ask told': both; '': all others; with 'named ' in front, each job has one
 --     argument more
 --   policy: keep, error, replace, earliest, latest, after; with '@' and the id of a holder, or none, the job is late and only affects that
---     holder; 'replaced@' and an id: that job waits as a row in its place, and this one must never be scheduled; after a space,
+--     holder; latest+<ms>[/<date>]: the date is at most that long after the first date, see first_date.lua; 'replaced@' and an id: that job waits as a row in its place, and this one must never be scheduled; after a space,
 --     the only tasks that the sender may access, see `forbidden`
 --   date: ms; with a leading plus a delay from Redis's now
 -- Returns the epoch; in another epoch than the sender's nothing else, and nothing is written. If all jobs are created as requested, or
@@ -140,11 +140,16 @@ if keyed then
       end
       policy = bare
     end
-    local own, about = string.match(policy, '^(%l+)@(%w*)$')
+    local own, about = string.match(policy, '^([^@]+)@(%w*)$')
     if own and about ~= holder then
       return 'contested'
     end
     policy = own or policy
+    local most, first = at_most(policy)
+    if most then
+      first = first_of(holder, first)
+      policy, due = 'latest', math.min(due, first + most)
+    end
     if policy == 'keep' then
       return 'kept'
     elseif policy == 'error' then
@@ -160,6 +165,9 @@ if keyed then
       return 'free', policy == 'after' and math.min(date, due) or due, band, id
     elseif moves then
       if not asks then
+        if most then
+          note_first(holder, first)
+        end
         redis.call('ZADD', BANDS[band], int(due), holder)
         if lines then
           lines.moved(holder, band)
@@ -220,6 +228,16 @@ for i = 1, items do
       redis.call('HSET', k_jobs, id, record) -- if Redis refuses what follows, a repeat schedules it: see nowhere.lua
       if name then
         give_name(id, name)
+      end
+      local most, first
+      if key ~= '' then
+        most, first = at_most(policy)
+      end
+      if most then
+        first = first_of(place_of and leaver or id, first) -- a job that replaces one which would expire has its first date
+        note_first(id, first)
+        due = math.min(due, first + most)
+        date = int(due)
       end
       if leaver then
         leave(leaver, leaver_band, place_of)

@@ -1,9 +1,9 @@
 -- tidy: no state change; removes what has expired
--- keys: jobs high normal low leases cancels failed finished claims stats wake meta events asks offered names holders blocked waiters pauses opens
+-- keys: jobs high normal low leases cancels failed finished claims stats wake meta events asks offered names holders blocked waiters pauses opens firsts
 -- include: begin tries bulk epoch tombstone priority_bands words lines wake
 -- ARGV: now by why, tombstones older than (ms), failed jobs that failed before (ms; '' keeps all: the caller knows the position of the
 --   mirror), stats older than (minutes), claims older than (ms), cursor ('0' to start; 'c' prefixes that of claims, which follow stats, then
---   'a' that of asks, and 'o' that of offered; 'e' after all of these). Names have a separate cursor after a colon, so that every call
+--   'a' that of asks, 'o' that of offered, and 'f' that of firsts; 'e' after all of these). Names have a separate cursor after a colon, so that every call
 --   covers some of them. It starts again while the others continue: 'n' prefixes that of names, 'h' that of holders, whose lease may be
 --   gone, and 'b' that of blocked jobs, whose name may be free, or whose pause may have been lost. Then ids of failed jobs (at most 200),
 --   which are removed whatever their date.
@@ -92,7 +92,8 @@ local function drop_gone(command, hash, letter, next)
   cursor = after == '0' and next or letter .. after
 end
 drop_gone('HDEL', k_asks, 'a', 'o0')
-drop_gone('HDEL', k_offered, 'o', 'e')
+drop_gone('HDEL', k_offered, 'o', 'f0')
+drop_gone('HDEL', k_firsts, 'f', 'e')
 if string.sub(naming, 1, 1) == 'n' then
   local after, found = unpack(redis.call('HSCAN', k_names, string.sub(naming, 2), 'COUNT', 200))
   for i = 1, #found, 2 do

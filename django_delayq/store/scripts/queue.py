@@ -386,13 +386,13 @@ class QueueStore:
         reason: str = "",
         lacking: str = "",
         unless: str = "",
-        policy: Literal["", "earliest", "latest"] = "",
+        policy: str = "",
         replicas: Replicas | None = None,
         now_ms: int | None = None,
     ) -> Changed:
-        """Scheduled -> scheduled at another date. `policy`: not if the present date is already earlier, or later. For other arguments
-        see `cancel`. `lacking` "waited": another server has made this change before, so the job is moved even if it is due here
-        and not confirmed.
+        """Scheduled -> scheduled at another date. `policy`: not if the present date is already earlier, or later; see
+        reschedule.lua. For other arguments see `cancel`. `lacking` "waited": another server has made this change before, so the job
+        is moved even if it is due here and not confirmed.
         """
         date = f"+{delay_ms or 0}" if due_ms is None else due_ms
         [answer] = self.reschedule_each(
@@ -407,7 +407,7 @@ class QueueStore:
         actor: str = "",
         reason: str = "",
         unless: str = "",
-        policy: Literal["", "earliest", "latest"] = "",
+        policy: str = "",
         replicas: Replicas | None = None,
         now_ms: int | None = None,
     ) -> list[Changed | DelayqError]:
@@ -425,7 +425,7 @@ class QueueStore:
         actor: str = "",
         reason: str = "",
         unless: str = "",
-        policy: Literal["", "earliest", "latest"] = "",
+        policy: str = "",
         now_ms: int | None = None,
     ) -> tuple[str, list[Changed]]:
         """Like `reschedule`, for several jobs in one call of the script, each with a date in ms or a delay, such as "+5000". Returns

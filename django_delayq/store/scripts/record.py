@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any, Final, Literal, NamedTuple, get_args
 from uuid import UUID
@@ -273,11 +274,54 @@ ScheduleMode = Literal["", "ask", "told", "ask told"]
 STATUSES: Final[dict[bytes, ScheduleStatus]] = {status.encode(): status for status in get_args(ScheduleStatus)}
 
 
+class DebouncePolicy(NamedTuple):
+    """The policy "latest" with `at_most`, in the form of the scripts and of the column: "latest+<most_ms>", then "/<first_ms>" if
+    the first date is known, see first_date.lua. In the column this is the first date of a job that it has replaced.
+    """
+
+    most_ms: int
+    first_ms: int = 0
+
+    @classmethod
+    def read(cls, on_conflict: str) -> DebouncePolicy | None:
+        """None for any other policy."""
+        policy, plus, rest = on_conflict.partition("+")
+        if not plus or policy != "latest":
+            return None
+        most_ms, _, first_ms = rest.partition("@")[0].partition("/")
+        return cls(int(most_ms), int(first_ms or 0))
+
+    def __str__(self) -> str:
+        return f"latest+{self.most_ms}/{self.first_ms}" if self.first_ms else f"latest+{self.most_ms}"
+
+    def on(self, on_conflict: str, created_at: datetime) -> DebouncePolicy:
+        """The same with the first date of a row that has this policy and was created at that time."""
+        own = DebouncePolicy.read(on_conflict)
+        return self._replace(first_ms=(own and own.first_ms) or clock.to_ms(created_at))
+
+    @property
+    def last_ms(self) -> int:
+        """The latest date to which this policy moves a job, if its first date is known."""
+        return self.first_ms + self.most_ms
+
+
+def first_ms(on_conflict: str, created_at: datetime) -> int | Literal[""]:
+    """The first date of a row with `at_most`, in the form of restore.lua."""
+    debounce = DebouncePolicy.read(on_conflict)
+    return debounce.on(on_conflict, created_at).first_ms if debounce else ""
+
+
+def policy_word(on_conflict: str) -> str:
+    """The policy without what follows it."""
+    return on_conflict.partition("@")[0].partition("+")[0]
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class ScheduleItem(JobRecord):
     """A record to schedule. Give exactly one of `due_ms` (a date) and `delay_ms` (from Redis' now). `on_conflict`: a policy. A late
-    publication adds "@" and, if there is one, the holder on which it may act. Or "replaced@" and an id, see schedule.lua. `queue` and
-    `priority` are not in the record but in the row; in the row a delay counts from the database's now.
+    publication adds "@" and, if there is one, the holder on which it may act. Or "replaced@" and an id, see schedule.lua. With
+    `at_most`, it is a `DebouncePolicy`. `queue` and `priority` are not in the record but in the row; in the row a delay counts from the
+    database's now.
     """
 
     due_ms: int | None = None

@@ -37,7 +37,7 @@ def fresh_generation() -> str:
 class RestoreItem(NamedTuple):
     """A job that Redis may not have, in the order of restore.lua. `id` is short. With a fence it is a run that this worker holds, else
     a row. For a row, `attempt` and `crashes` count the runs before. `due_ms`: its date, or the end of its lease, but at least
-    `delay_ms` after Redis' now. `unsure_ms`, `begun`, `asks`: see restore.lua.
+    `delay_ms` after Redis' now. `unsure_ms`, `begun`, `asks`, `first_ms`: see restore.lua.
     """
 
     id: str
@@ -50,6 +50,7 @@ class RestoreItem(NamedTuple):
     unsure_ms: int = 0
     begun: Literal["", "run", "cancel"] = ""
     asks: int = 0
+    first_ms: int | Literal[""] = ""
 
 
 class Epoch(NamedTuple):
@@ -140,6 +141,7 @@ class EpochStore:
         due_ms: int,
         cancel: bool,
         lease_ms: int,
+        first_ms: int | Literal[""] = "",
     ) -> RestoreItem:
         """The item for an unfinished row. A job that runs according to its row gets a lease, in which its worker can adopt it
         (`cancel`: a cancellation was requested). A due job may have begun without an event. So it waits a little longer, for the same
@@ -147,7 +149,7 @@ class EpochStore:
         """
         id, written = ids.short(record.id), self._store.written(record)
         if not runs:
-            return RestoreItem(id, written, attempts, crashes, "", due_ms, ADOPTION_MS, lease_ms, asks=asks)
+            return RestoreItem(id, written, attempts, crashes, "", due_ms, ADOPTION_MS, lease_ms, asks=asks, first_ms=first_ms)
         return RestoreItem(
             id=id,
             record=written,
@@ -156,6 +158,7 @@ class EpochStore:
             delay_ms=lease_ms,
             begun="cancel" if cancel else "run",
             asks=asks,
+            first_ms=first_ms,
         )
 
     def restore(

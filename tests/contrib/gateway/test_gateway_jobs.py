@@ -161,6 +161,16 @@ def test_by_policy_the_holder_stands_for_the_job(caller):
     assert again.json()["id"] != first
 
 
+def test_requests_move_a_job_until_at_most_after_the_first_one(caller):
+    options = {"key": "o:7", "on_conflict": "latest", "at_most": "2h", "delay": "90m"}
+    first = caller.schedule(**options | {"delay": "30m"}).json()["id"]
+    store = stores.queue("orders", 0)
+    store.link.execute("HSET", store.keys["firsts"], first, clock.wall_ms() - 3_600_000)
+    answer = caller.schedule(**options)
+    assert (answer.status_code, answer.json()["id"]) == (200, first)
+    assert round((stores.inspector().job("orders", ids.full(first)).date_ms - clock.wall_ms()) / 60_000) == 60
+
+
 @pytest.mark.parametrize(
     ("given", "code", "place"),
     [
@@ -184,6 +194,9 @@ def test_by_policy_the_holder_stands_for_the_job(caller):
         ({"key": "k" * 201}, "field_value", "/key"),
         ({"on_conflict": "keep"}, "field_missing", "/key"),
         ({"key": "k", "on_conflict": "steal"}, "field_value", "/on_conflict"),
+        ({"key": "k", "on_conflict": "latest", "at_most": "soon"}, "field_value", "/at_most"),
+        ({"key": "k", "on_conflict": "latest", "at_most": "367d"}, "options", ""),
+        ({"key": "k", "at_most": "10m"}, "options", ""),
         ({"priority": 2**31}, "field_value", "/priority"),
         ({"priority": 1.5}, "field_type", "/priority"),
         ({"max_attempts": -1}, "field_value", "/max_attempts"),

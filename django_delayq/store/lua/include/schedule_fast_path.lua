@@ -51,7 +51,7 @@ repeat
       line, band, safety, key = string.match(record, '^(1([hnl])([or])%d*:?%d* %S+%f[%s] ?([^\n]*)\n)')
       date = nil
     end
-    fresh = line and (policy == 'keep' or not string.find(policy, key == '' and '^replaced@' or '@')) and not (ids and ids[id])
+    fresh = line and (policy == 'keep' or not string.find(policy, key == '' and '^replaced@' or '[@+]')) and not (ids and ids[id])
     if fresh and key ~= '' then
       keys, taken = keys or {}, taken or {}
       fresh = not taken[key]
