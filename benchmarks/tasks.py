@@ -14,6 +14,15 @@ late = delayq.task(base.late, name="bench.late")
 nap = delayq.task(base.nap, name="bench.nap")
 
 
+RATED_NAMES, RATED_PER_SECOND = 1_000, 1_000
+
+
+@delayq.task(name="bench.rated", rate=("bank:{bank}", f"{RATED_PER_SECOND // RATED_NAMES}/s"))
+def rated(text: str, bank: int) -> None:
+    """Does nothing, at the rate of its bank."""
+    base.nothing(text)
+
+
 def stay(seconds: float) -> None:
     """Notes when it begins, and, negative, when it ends."""
     base.marks.add(time.time())

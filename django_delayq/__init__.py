@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from django_delayq.messages.message import Message, MessageBatch
     from django_delayq.messages.pull import apull, pull
     from django_delayq.messages.push import apush, push
+    from django_delayq.producer.rates import RateReply, aset_rate, set_rate
     from django_delayq.targets.delivery import adeliver, deliver
     from django_delayq.targets.offering import aoffer, offer
 
@@ -91,6 +92,7 @@ __all__ = [
     "PayloadError",
     "PayloadTooLarge",
     "QueueUnknown",
+    "RateReply",
     "ResultGone",
     "Retry",
     "Snooze",
@@ -114,6 +116,7 @@ __all__ = [
     "arun_now",
     "aschedule",
     "aschedule_many",
+    "aset_rate",
     "cancel",
     "current",
     "deliver",
@@ -132,6 +135,7 @@ __all__ = [
     "run_now",
     "schedule",
     "schedule_many",
+    "set_rate",
     "task",
 ]
 
@@ -143,6 +147,7 @@ _LATER: Final = {
         "messages.message": ("Message", "MessageBatch"),
         "messages.pull": ("apull", "pull"),
         "messages.push": ("apush", "push"),
+        "producer.rates": ("RateReply", "aset_rate", "set_rate"),
         "targets.delivery": ("adeliver", "deliver"),
         "targets.offering": ("aoffer", "offer"),
     }.items()

@@ -17,6 +17,7 @@ from django_delayq import conf
 from django_delayq.console import job_links
 from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
 from django_delayq.findings import Finding, check_message
+from django_delayq.job_meta import Quota
 from django_delayq.mirror.adoption import UNKNOWN, check_workers, site_findings
 from django_delayq.mirror.database_connections import narrow_pools, wide_pools
 from django_delayq.models import database
@@ -76,6 +77,14 @@ def check_tasks(**_: Any) -> list[CheckMessage]:
             found.append(check_message("E004", f"{uses} not listed in DELAYQ['QUEUES'].", hint))
         elif queues[task.queue].pulled:
             found.append(check_message("E038", f"{uses} a queue of messages (its CONSUMER is 'pull')."))
+    rated: dict[tuple[str, str], tuple[str, Quota]] = {}
+    for task in registry:
+        if task.rated is not None:
+            name, quota = task.rated.format.text, task.rated.pace
+            first, other = rated.setdefault((task.queue, name), (task.name, quota))
+            if other != quota:
+                text = f"{first} says {other}, burst {other.burst}; {task.name} says {quota}, burst {quota.burst}"
+                found.append(check_message("E039", f"Tasks declare different rates for the name {name!r}: {text}."))
     for name, places in registry.duplicates.items():
         found.append(check_message("E005", f"{len(places)} functions are registered as the task {name!r}: {', '.join(places)}."))
     return found

@@ -19,6 +19,7 @@ from django.utils.crypto import salted_hmac
 from django_delayq import durations, under_test
 from django_delayq import setting_readers as readers
 from django_delayq.exceptions import ConfigError, QueueUnknown
+from django_delayq.job_meta import Quota
 from django_delayq.ladder import Ladder
 from django_delayq.setting_readers import SETTING, HttpConfig, Kind, OfferTarget, Problem
 from django_delayq.signing import Signer
@@ -55,6 +56,7 @@ class QueueConfig(SharedConfig):
     partitions: int = 1
     former_partitions: tuple[int, ...] = ()
     left: int = 0
+    rate: Quota | None = None
 
     served: range = field(init=False)  # the numbers of all partitions that may have jobs
 
@@ -329,6 +331,12 @@ SETTINGS: Final[Mapping[str, SettingRow]] = {
         "worker",
         readers.choice("worker", "pull"),
         "Who processes the queue. With worker, workers run its jobs. With pull, it contains messages, which your own programs pull.",
+    ),
+    "RATE": _in_queue(
+        None,
+        readers.RATE,
+        "How many messages with the same rate name consumers can pull in a period, such as '100/m'. With a burst: ('100/m', 10). "
+        "push(rate='bank:7') gives a message its name. This requires CONSUMER pull.",
     ),
     "PARTITIONS": _in_queue(
         1,

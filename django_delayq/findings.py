@@ -56,6 +56,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         E036=("USE_TZ is off, so dates are local times, and schedules do not run.", "Set USE_TZ to True, which is Django's default."),
         E037=("HTTP is set, but the package urllib3 is not installed.", 'Run pip install "django-delayq[http]".'),
         E038=("A task uses a queue of messages (CONSUMER is 'pull').", "Choose a queue of workers. To add a message, call push()."),
+        E039=("Two tasks of a queue declare different rates for the same name.", "Use the same rate, or another name."),
         E050=("The KEY of a target starts with PREFIX, or two targets have the same KEY.", "Use a different key for each target."),
         E060=(
             "OBJECT_URL cannot be imported, or is not a function.",

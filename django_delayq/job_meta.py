@@ -1,5 +1,6 @@
-"""What a job's meta holds for this package: the concurrency name, which limits how many jobs run at a time, and the tasks of whose
-jobs the sender may know. They travel in the payload, so that every process that publishes the job applies them.
+"""What a job's meta holds for this package: the concurrency name, which limits how many jobs run at a time, the rate, which limits how
+many start in a period, and the tasks of whose jobs the sender may know. They travel in the payload, so that every process that
+publishes the job applies them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 MAX_NAME: Final = 200  # characters
 MOST: Final = 1000  # of a name at a time
-# The key of a job's meta under which it travels, as [text, most]: workers of an older release take it as meta.
+# The key of a job's meta under which it travels, as [text, most] or [text, most, rate]: workers of an older release take it as meta.
 NAMED: Final = "delayq.name"
 _MARK: Final = json.dumps(NAMED).encode()
 ONLY: Final = "delayq.only"  # the key of a job's meta: a list of task names
@@ -19,15 +20,70 @@ ONLY_MARK: Final = json.dumps(ONLY).encode()
 _TEXT: Final = re.compile(f"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{1,{MAX_NAME}}}")
 
 
+MOST_TOKENS: Final = 999_999
+PERIODS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_RATE: Final = re.compile(r"([1-9]\d{0,5})/([smhd])")
+
+
+class Quota(NamedTuple):
+    """`tokens` come in `per_ms`, one after the other. `burst`: the most that can be there at once."""
+
+    tokens: int
+    per_ms: int
+    burst: int
+
+    @classmethod
+    def read(cls, text: object, burst: object = None) -> Quota | None:
+        """A rate such as "100/m". Without a burst, as many tokens as come in 100 ms, but at least one. None if it is not valid."""
+        found = _RATE.fullmatch(text) if isinstance(text, str) else None
+        if found is None or not (burst is None or (type(burst) is int and 1 <= burst <= MOST_TOKENS)):
+            return None
+        tokens, per_ms = int(found[1]), PERIODS_MS[found[2]]
+        return cls(tokens, per_ms, burst if isinstance(burst, int) else max(1, tokens * 100 // per_ms))
+
+    def __str__(self) -> str:
+        unit = next((unit for unit, ms in PERIODS_MS.items() if ms == self.per_ms), f"{self.per_ms}ms")
+        return f"{self.tokens}/{unit}"
+
+    @property
+    def each_ms(self) -> float:
+        """The time between two tokens."""
+        return self.per_ms / self.tokens
+
+    def told(self) -> str:
+        """The format of the scripts, see limits.lua."""
+        return f"{self.tokens}:{self.per_ms}:{self.burst}"
+
+
+class Rate(NamedTuple):
+    """The rate of a job: its name, and the pace that its task declares for it."""
+
+    text: str
+    pace: Quota
+
+
 class SharedName(NamedTuple):
-    """A concurrency name: `most` jobs of a queue with this text can hold a lease at a time."""
+    """A concurrency name: `most` jobs of a queue with this text can hold a lease at a time. A job can have a rate as well, or only a
+    rate: then the text is empty and `most` is 0.
+    """
 
     text: str
     most: int = 1
+    rate: Rate | None = None
+
+    @property
+    def home(self) -> str:
+        """The text that chooses the partition: in a queue with several partitions, name and rate are the same."""
+        return self.text or (self.rate.text if self.rate else "")
 
     def told(self) -> str:
         """The format of the scripts, see lines.lua."""
-        return f"{self.most}:{self.text}"
+        name = f"{self.most}:{self.text}"
+        return name if self.rate is None else f"{name}\2{self.rate.pace.told()}:{self.rate.text}"
+
+    def packed(self) -> list[Any]:
+        """The value in the job's meta."""
+        return [self.text, self.most] if self.rate is None else [self.text, self.most, [self.rate.text, *self.rate.pace]]
 
 
 def is_text(value: object) -> bool:
@@ -40,7 +96,14 @@ def in_meta(meta: Mapping[str, Any] | None) -> SharedName | None:
     match (meta or {}).get(NAMED):
         case [str() as text, int() as most] if is_text(text) and type(most) is int and 1 <= most <= MOST:
             return SharedName(text, most)
+        case [str() as text, int() as most, [str() as rate, *numbers]] if is_text(rate) and _are_tokens(numbers):
+            if (text, most) == ("", 0) or (is_text(text) and type(most) is int and 1 <= most <= MOST):
+                return SharedName(text, most, Rate(rate, Quota(*numbers)))
     return None
+
+
+def _are_tokens(numbers: list[Any]) -> bool:
+    return len(numbers) == 3 and all(type(one) is int and 1 <= one <= max(MOST_TOKENS, *PERIODS_MS.values()) for one in numbers)
 
 
 def may_carry(raw: bytes) -> bool:

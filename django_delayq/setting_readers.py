@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from django_delayq import durations
+from django_delayq.job_meta import Quota
 from django_delayq.text import did_you_mean
 
 R = TypeVar("R")
@@ -294,6 +295,16 @@ REDIS: Final = Kind(
     _redis,
 )
 RETENTION: Final = Kind("a dict with a duration for each state, or None to keep rows forever", _retention)
+
+
+def _rate(value: Any) -> Quota:
+    found = Quota.read(*value) if isinstance(value, tuple | list) and len(value) == 2 else Quota.read(value)
+    if found is None:
+        raise Wrong("is not a number and a unit, such as '100/m' (s, m, h or d).")
+    return found
+
+
+RATE: Final = optional(Kind("a rate such as '100/m', or a rate and a burst such as ('100/m', 10)", _rate))
 PARTITIONS: Final = kind(
     f"a whole number from 1 to {MOST_PARTITIONS}",
     lambda value: _is_whole(value) and 1 <= value <= MOST_PARTITIONS,
@@ -435,6 +446,9 @@ def conflict(where: str, queue: Mapping[str, Any], *, tests: bool) -> Problem | 
     if queue["REPLICAS"] and queue["DURABILITY"] != "redis":
         hint = "The rows of its jobs outlast any failover: set REPLICAS to 0 there, or in queues of redis durability alone."
         return Problem("E002", f'{where}["REPLICAS"]', "is for DURABILITY 'redis' only.", hint)
+    if queue["RATE"] is not None and queue["CONSUMER"] != "pull":
+        hint = "Jobs have the rates of their tasks: remove RATE there, and use @task(rate=…)."
+        return Problem("E002", f'{where}["RATE"]', "is for CONSUMER 'pull' only.", hint)
     if queue["CONSUMER"] == "pull" and divided:
         hint = "Your consumers pull from one partition: remove PARTITIONS there, or make several queues."
         return Problem("E002", f'{where}["PARTITIONS"]', "cannot be with CONSUMER 'pull'.", hint)

@@ -97,6 +97,9 @@ def test_e001_in_a_queue_names_the_place(settings):
         ("QUEUES", {"a": {"FORMER_PARTITIONS": [513]}}),
         ("QUEUES", {"a": {"FORMER_PARTITIONS": 4}}),
         ("QUEUES", {"a": {"LEASE": "x"}}),
+        ("QUEUES", {"a": {"CONSUMER": "pull", "RATE": "fast"}}),
+        ("QUEUES", {"a": {"CONSUMER": "pull", "RATE": ("5/m", 0)}}),
+        ("QUEUES", {"a": {"RATE": "5/m"}}),
     ],
 )
 def test_e002_a_wrong_value_names_the_place(settings, key, value):
@@ -358,6 +361,14 @@ def test_e005_two_tasks_of_one_name(settings, tasks):
     said = found(settings)["delayq.E005"]
     assert "first" in said
     assert "second" in said
+
+
+def test_e039_two_tasks_declare_different_rates_for_one_name(settings, tasks):
+    for name, rate in (("shop.pay", "5/m"), ("shop.refund", "5/m"), ("shop.charge", "6/m")):
+        task(name=name, rate=("bank:{bank}", rate))(lambda bank: None)
+    said = found(settings)["delayq.E039"]
+    assert "shop.pay says 5/m, burst 1; shop.charge says 6/m, burst 1" in said
+    assert "refund" not in said
 
 
 def test_e006_a_database_alias_that_is_missing(settings):

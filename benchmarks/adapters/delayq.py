@@ -160,6 +160,24 @@ def named(names: int | None, count: int, *, keyed: bool = False) -> float:
     return due
 
 
+def rated(names: int, count: int) -> float:
+    """The same with `names` rates, which together allow `RATED_PER_SECOND` starts in a second; 0: no rate. Then the jobs are due one
+    after the other, at the same pace.
+    """
+    due = time.time() + ROOM * (4 + count / 4000)
+    task = TASKS["nothing"] if names == 0 else tasks.rated
+    at = [due + number / tasks.RATED_PER_SECOND if names == 0 else due for number in range(count)]
+    delayq.schedule_many(
+        task.using(run_at=clock.from_ms(round(at[number] * 1000))).bind(
+            *([f"{number:0100d}"] if names == 0 else [f"{number:0100d}", number * names // count])
+        )
+        for number in range(count)
+    )
+    if time.time() > due:
+        raise SystemExit("the jobs were due before they were in")
+    return due
+
+
 def keyed(policy: Conflict, keys: int | None, count: int, *, atomic: bool = False) -> float:
     """Schedules jobs one call at a time, with that many keys in turn (None: a different key for each). Returns seconds."""
     began = time.perf_counter()
@@ -231,6 +249,8 @@ class Delayq(base.Adapter):
         "messages": messages,
         "pull": pull,
         "unnamed": partial(named, 0),
+        "unrated": partial(rated, 0),
+        "rated1000": partial(rated, tasks.RATED_NAMES),
         "named": partial(named, None),
         "named_keyed": partial(named, None, keyed=True),
         "named100": partial(named, 100),

@@ -26,6 +26,7 @@ NAMES = (
     "restore",
     "pull",
     "serial",
+    "rates",
     "handover",
     "growth",
     "workers",

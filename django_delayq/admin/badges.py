@@ -38,6 +38,7 @@ WORDS: dict[str, Promise] = {
     "unresolved": _("unresolved"),
     "resolved": _("resolved"),
     "forgot": _("key freed"),
+    "rate_set": _("rate set"),
     "working": _("working"),
     "quiet": _("quiet"),
     "leaving": _("leaving"),

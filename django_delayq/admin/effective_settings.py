@@ -37,6 +37,8 @@ def of_queue(queue: QueueConfig) -> list[Setting]:
     for name in PER_QUEUE:
         value, usual = getattr(queue, name.lower()), getattr(general, name.lower())
         found.append(Setting(name, _shown(name, value), here if value != usual else ""))
+    if queue.rate:
+        found.append(Setting("RATE", f"{queue.rate} · {queue.rate.burst}", here))
     found.append(Setting("PARTITIONS", str(queue.partitions), here if queue.partitions > 1 else ""))
     if queue.former_partitions:
         found.append(Setting("FORMER_PARTITIONS", ", ".join(map(str, queue.former_partitions)), here))
@@ -62,6 +64,9 @@ def of_task(task: Task[Any, Any]) -> list[Setting]:
     if named is not None:
         most = "" if named.option == "serial" else f" · {named.most}"
         found.append(Setting(named.option, visible(named.text) + most, here))
+    if task.rated is not None:
+        pace = task.rated.pace
+        found.append(Setting("rate", f"{visible(task.rated.format.text)} · {pace} · {pace.burst}", here))
     if task.sensitive:
         found.append(Setting("sensitive", ", ".join(sorted(map(visible, task.sensitive))), here))
     return found

@@ -55,7 +55,7 @@ class ResumeForm(ReasonForm):
 def rows(*, names: bool) -> list[dict[str, Any]]:
     """The pauses, oldest first. `names`: the user may see concurrency names, because most of them name customers."""
     found = []
-    for row in outbox.pauses.of_words():
+    for row in outbox.pauses.of_pauses():
         kind, _colon, name = row.word.partition(":")
         found.append(
             {

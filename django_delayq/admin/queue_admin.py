@@ -18,12 +18,13 @@ from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, conf, ids
-from django_delayq.admin import charts, effective_settings, pause_page
+from django_delayq.admin import charts, effective_settings, pause_page, rate_page
 from django_delayq.admin.badges import badge
 from django_delayq.admin.charts import MANY, EarlierPeriod, Line, ListLinks, bars, brief, percent
 from django_delayq.admin.forms import PurgeForm, reason_given
 from django_delayq.admin.operation_admin import begin_purge
 from django_delayq.admin.pause_page import PauseForm, ResumeForm
+from django_delayq.admin.rate_page import RateForm
 from django_delayq.admin.readonly import LiveAdmin, actor, log, permission, tell
 from django_delayq.console import health, overview, trends
 from django_delayq.console.health import Sign
@@ -67,7 +68,7 @@ class QueueAdmin(LiveAdmin):
 
     A subclass can use other templates: `list_template` for the page, `live_template` for the part that is refreshed,
     `remedies_template` for the health checks, `page_template` for a queue, `trends_template` for the trends, and
-    `pauses_template` for the pauses.
+    `pauses_template` for the pauses, `rates_template` for the rates.
     """
 
     list_template = "admin/delayq/queue/list.html"
@@ -76,8 +77,10 @@ class QueueAdmin(LiveAdmin):
     page_template = "admin/delayq/queue/page.html"
     trends_template = "admin/delayq/queue/trends.html"
     pauses_template = "admin/delayq/queue/pauses.html"
+    rates_template = "admin/delayq/queue/rates.html"
 
     has_pause_permission = permission("pause_queue")
+    has_rate_permission = permission("set_rate")
 
     def board(self, request: HttpRequest) -> dict[str, Any]:
         seen, unpublished, names = look(), count_absent(), list(conf.get().queues)
@@ -147,6 +150,7 @@ class QueueAdmin(LiveAdmin):
             self.page_url("<path:name>/purge/", "purge", self.purge),
             self.page_url("trends/", "trends", self.trends_view),
             self.page_url("pauses/", "pauses", self.pauses_view),
+            self.page_url("rates/", "rates", self.rates_view),
             self.page_url("remedies/", "remedies", self.remedies_view),
             *super().get_urls(),
         ]
@@ -198,6 +202,18 @@ class QueueAdmin(LiveAdmin):
             form=form,
             may_pause=may_pause,
         )
+
+    def rates_view(self, request: HttpRequest) -> HttpResponse:
+        """Shows the rates that are set. Users with the permission can set and reset them."""
+        may_set, names = self.has_rate_permission(request), self.allows(request, "view_job")
+        if not self.has_view_permission(request) or (request.method == "POST" and not may_set):
+            raise PermissionDenied
+        form = RateForm(request.POST if request.method == "POST" else None)
+        if form.is_valid() and rate_page.act(request, form):
+            return HttpResponseRedirect(self.address("delayq_queue_rates"))
+        status = 400 if form.errors else 200
+        rows = rate_page.rows(names=names)
+        return self.page(request, self.rates_template, _("Rates"), status=status, rows=rows, form=form, may_set=may_set)
 
     def remedies_view(self, request: HttpRequest) -> HttpResponse:
         """Explains each health check."""

@@ -23,6 +23,7 @@ from django_delayq.producer.task import registry
 from django_delayq.states import DELIVERY, OFFER, PARKED, AttemptOutcome, State
 from django_delayq.store.reads.inspector import JobView
 from django_delayq.store.reads.queue_depth import QueueDepth
+from django_delayq.store.scripts.limits import LimitStore
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from django_delayq.text import visible
 
@@ -80,6 +81,8 @@ SENTENCES: Final[Mapping[str, Promise]] = {
     "paused_until": _("The pause ends at %(date)s."),
     "returns": _("The pause of %(name)s has ended. The jobs that it held return gradually."),
     "paused_reason": _("Reason: %(reason)s"),
+    "rate": _("The job is due and is waiting for the rate %(name)s. The next start is at %(date)s. Waiting jobs: %(count)s."),
+    "rate_thread": _("The job is due, and its rate %(name)s allows a start. It is waiting for an idle thread of a worker."),
     "name_taken": _("The job is due and is waiting for the name %(name)s. The job %(job)s has held this name since %(date)s."),
     "names_taken": _(
         "The job is due and is waiting for the name %(name)s. At most %(number)d jobs with this name run at the same "
@@ -127,6 +130,8 @@ def of(job: Job, view: JobView | None, trouble: str) -> list[Why]:
         return [*later, *_paused(depth)]
     if view.paused:
         return [*later, *_paused_word(view)]
+    if view.token_ms:
+        return [_rate(view)]
     if conf.get().queue(job.queue).pulled:
         return later or [_pulled(depth, view.now_ms)]
     if wait <= 0 and workers is None:
@@ -232,6 +237,14 @@ def _blocked(job: Job, view: JobView) -> Why:
         return Why("name_free", {"name": view.name})
     fields = {"name": view.name, "job": ids.short(held.id), "date": clock.from_ms(held.turn // 1000)}
     return Why("name_taken", fields) if view.most == 1 else Why("names_taken", {**fields, "number": view.most})
+
+
+def _rate(view: JobView) -> Why:
+    """The job waits for a token of its rate."""
+    if view.token_ms <= view.now_ms:
+        return Why("rate_thread", {"name": view.rate})
+    store = stores.queue(view.queue, ids.partition(view.id))
+    return Why("rate", {"name": view.rate, "date": clock.from_ms(view.token_ms), "count": LimitStore(store).waiting(view.rate)})
 
 
 def _paused(depth: QueueDepth) -> list[Why]:

@@ -112,7 +112,7 @@ def _row_findings() -> Iterator[Finding]:
             f"The database rejected events of {queue!r}: {count}, the first at {shown(first)}. The rows of their jobs are out of date.",
             f"To list the events, run manage.py delayq set-aside --queue {queue}. After you have fixed the cause, add --retry.",
         )
-    for row in pauses.of_words():
+    for row in pauses.of_pauses():
         kind, _, name = row.word.partition(":")
         if row.paused_at and (kind != "queue" or row.missing):  # other paused queues are found in Redis
             away = f" Not confirmed by: {', '.join(row.missing.split())}." if row.missing else ""

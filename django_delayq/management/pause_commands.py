@@ -1,16 +1,18 @@
-"""The subcommands pause, resume and pauses."""
+"""The subcommands pause, resume, pauses and rate."""
 
 from __future__ import annotations
 
 from typing import Any, TextIO
 
 from django_delayq import clock
+from django_delayq.job_meta import Quota
 from django_delayq.management import UsageError, look_commands
 from django_delayq.management.change_commands import actor, print_result
 from django_delayq.management.job_filters import known_queue, moment
 from django_delayq.management.output import print_json, print_table, shown
 from django_delayq.models import Job, Pause
-from django_delayq.producer import outbox, queues
+from django_delayq.producer import outbox, queues, rates
+from django_delayq.producer.outbox.pauses import RATE
 from django_delayq.producer.queues import PauseReply
 from django_delayq.states import State
 from django_delayq.text import one_line
@@ -33,7 +35,7 @@ def pauses(out: TextIO, options: dict[str, Any]) -> int:
     """List what is paused. The JSON document is a list of `queue`, `task` or `name`, with `since`, `by`, `reason`, `until` and
     `unconfirmed`.
     """
-    rows = outbox.pauses.of_words()
+    rows = outbox.pauses.of_pauses()
     found = [
         {
             **dict([row.word.split(":", 1)]),
@@ -53,6 +55,65 @@ def pauses(out: TextIO, options: dict[str, Any]) -> int:
         head = ("paused", "since", "until", "by", "reason", "not confirmed by")
         lines = [(*row.word.split(":", 1), row.paused_at, row.until, row.paused_by, row.paused_why, row.missing) for row in rows]
         print_table(out, head, [(f"{kind} {name}", since or "resumed", *rest) for kind, name, since, *rest in lines])
+    return 0
+
+
+def rate(out: TextIO, options: dict[str, Any]) -> int:
+    """List the rates that people have set, or set the rate of a name: how many of its jobs can start in a period. The JSON document of
+    a name has `name`, `rate`, `burst`, `changed`, `waiting`, `seconds` (until the last of the waiting jobs starts) and `unconfirmed`;
+    that of the list has `name`, `rate`, `burst`, `since`, `by`, `reason`, `waiting` and `unconfirmed`.
+    """
+    name, value = options["name"], options["rate"]
+    if name is None:
+        return _rates(out, options)
+    if (value is None) != options["reset"]:
+        raise UsageError("Specify a rate, such as 100/m, or --reset.")
+    how = {"actor": actor(), "reason": options["reason"], "dry_run": options["dry_run"]}
+    reply = rates.set_rate(name, value, burst=options["burst"], **how)
+    pace = Quota.read(value, options["burst"]) if value else None
+    new = f"{pace}, burst {pace.burst}" if pace else "the one that tasks declare"
+    verb = ("would be" if options["dry_run"] else "is") if reply else "is already"
+    text = f"The rate of {one_line(name)} {verb} {new}. Waiting jobs: {reply.waiting}"
+    text += f"; the last one starts in {reply.seconds:,.0f} s." if pace and reply.waiting else "."
+    if reply.unconfirmed:
+        text += f" Workers repeat this for partitions that cannot be reached: {', '.join(reply.unconfirmed)}."
+    document = {
+        "name": name,
+        "rate": str(pace) if pace else None,
+        "burst": pace.burst if pace else None,
+        "changed": reply.changed,
+        "waiting": reply.waiting,
+        "seconds": reply.seconds,
+        "unconfirmed": reply.unconfirmed,
+    }
+    print_result(out, options, document, text)
+    return 1 if reply.unconfirmed else 0
+
+
+def _rates(out: TextIO, options: dict[str, Any]) -> int:
+    found = []
+    for row in outbox.pauses.of_rates():
+        name = row.word.removeprefix(RATE)
+        pace = Quota(*map(int, row.rate.split(":"))) if row.rate else None
+        found.append(
+            {
+                "name": name,
+                "rate": str(pace) if pace else None,
+                "burst": pace.burst if pace else None,
+                "since": row.paused_at,
+                "by": row.paused_by,
+                "reason": row.paused_why,
+                "waiting": rates.waiting(name),
+                "unconfirmed": row.missing.split(),
+            }
+        )
+    if options["json"]:
+        print_json(out, found)
+    elif not found:
+        out.write("No rate is set. The rates that tasks declare count.\n")
+    else:
+        lines = [tuple(", ".join(value) if isinstance(value, list) else value for value in one.values()) for one in found]
+        print_table(out, ("name", "rate", "burst", "since", "by", "reason", "waiting", "not confirmed by"), lines)
     return 0
 
 

@@ -16,6 +16,7 @@ from django_delayq.console.operation_loop import OperationLoop
 from django_delayq.console.overview import DOWN
 from django_delayq.logger import Logger
 from django_delayq.mirror import database_connections
+from django_delayq.mirror.declared_rates import DeclaredRates
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.pause_loop import PauseLoop
 from django_delayq.mirror.prune import OldOperationsLoop, OldTicksLoop
@@ -92,6 +93,7 @@ def _keep_records(
             for partition in queue.served:
                 stores.places.of(name, partition).set_cooldown(NODE_COOLDOWN)  # many changes can be for a server that is unreachable
         service.add(LoopRunner("changes at commits", CommitRequestLoop()))
+        service.add(LoopRunner("rates of tasks", DeclaredRates()))
         service.add(LoopRunner("pauses", PauseLoop()))
         service.add(LoopRunner("schedules", UnendingLoop(TickLoop()), idle=due_ticks.IDLE))
     if report is not None:

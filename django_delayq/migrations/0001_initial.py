@@ -167,7 +167,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'queue',
                 'verbose_name_plural': 'queues',
-                'permissions': (('pause_queue', 'Can pause and resume queues, tasks and names'), ('purge_queue', 'Can purge queues')),
+                'permissions': (('pause_queue', 'Can pause and resume queues, tasks and names'), ('set_rate', 'Can set and reset rates'), ('purge_queue', 'Can purge queues')),
                 'proxy': True,
                 'default_permissions': ('view',),
                 'indexes': [],
@@ -271,6 +271,7 @@ class Migration(migrations.Migration):
                 ('paused_why', models.TextField(blank=True, default='')),
                 ('until', models.DateTimeField(null=True)),
                 ('pace_ms', models.PositiveIntegerField(default=0)),
+                ('rate', models.CharField(blank=True, default='', max_length=40)),
                 ('missing', models.TextField(blank=True, default='')),
             ],
             options={

@@ -1,4 +1,4 @@
-"""The loop that keeps the pauses in Redis equal to their rows."""
+"""The loop that keeps the pauses in Redis, and the rates that people have set, equal to their rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.models import database
+from django_delayq.models import Pause, database
 from django_delayq.producer import queues
 from django_delayq.producer.outbox import pauses
 from django_delayq.producer.stores import stores
@@ -24,9 +24,9 @@ OVER: Final = timedelta(minutes=1)  # the clocks of Redis and the database may d
 
 class PauseLoop:
     """1. Every second, it sends the changes that partitions have not confirmed. The process that made a change may have died, or could
-    not reach a partition. 2. Every minute, it compares the pauses of all partitions with the rows. A late command of a frozen process
-    may have undone a change, and a queue may have been paused or resumed while the database was away. It also ends the pauses whose
-    dates have passed.
+    not reach a partition. 2. Every minute, it compares the pauses and rates of all partitions with the rows. A late command of a frozen
+    process may have undone a change, and a queue may have been paused or resumed while the database was away. It also ends the pauses
+    whose dates have passed.
     """
 
     def __init__(self) -> None:
@@ -47,15 +47,17 @@ class PauseLoop:
         return IDLE
 
     def _compare(self) -> None:
-        parts, found = queues.partitions(), dict[str, dict[str, WordPause]]()
+        parts, found, rates = queues.partitions(), dict[str, dict[str, WordPause]](), dict[str, dict[str, str]]()
         for label, answer in FanOut[str]().each(parts, lambda label: parts[label].link, lambda label: _read(parts[label])):
-            if isinstance(answer, dict):
-                found[label] = answer
+            if isinstance(answer, tuple):
+                found[label], rates[label] = answer
         for label, words in found.items():
             for word in [word for word, state in words.items() if state.alone]:
                 pauses.adopt(word, label, partial(_read_word, parts[label], word), queues.partitions(word))
                 del words[word]
-        there = {row.word: row for row in pauses.of_words()}
+        rows = {row.word: row for row in pauses.of_words()}
+        self._compare_rates({word: row.rate for word, row in rows.items() if pauses.is_rate(word)}, parts, rates)
+        there = {word: row for word, row in rows.items() if not pauses.is_rate(word)}
         over = database.now() - OVER
         for word in {*there, *(word for words in found.values() for word in words)}:
             mine = queues.partitions(word)
@@ -71,13 +73,29 @@ class PauseLoop:
             elif lacking := {label for label in held if paused.get(label) != pauses.until_ms(row)}:
                 pauses.lacks(word, lacking, holds=lambda row: row.paused_at is not None)
 
+    def _compare_rates(self, there: dict[str, str], parts: dict[str, QueueStore], found: dict[str, dict[str, str]]) -> None:
+        lacking: dict[str, list[str]] = {}
+        for label, rates in found.items():
+            queue = parts[label].queue
+            held = {pauses.word_of(limit, queue): rate for limit, rate in rates.items()}
+            for word in {*held, *(word for word in there if pauses.is_of(word, queue))}:
+                if held.get(word, "") != there.get(word, ""):
+                    lacking.setdefault(word, []).append(label)
+        for word, labels in lacking.items():
+            pauses.lacks(word, labels, holds=partial(_has_rate, there.get(word, "")))
 
-def _read(store: QueueStore) -> dict[str, WordPause]:
+
+def _has_rate(rate: str, row: Pause) -> bool:
+    return row.rate == rate
+
+
+def _read(store: QueueStore) -> tuple[dict[str, WordPause], dict[str, str]]:
     with stores.guarded(store.queue, store.partition):
-        return LimitStore(store).paused()
+        limits = LimitStore(store)
+        return limits.paused(), limits.rates()
 
 
 def _read_word(store: QueueStore, word: str) -> WordPause | None:
     with suppress(StoreUnavailable):
-        return _read(store).get(word)
+        return _read(store)[0].get(word)
     return None

@@ -235,7 +235,11 @@ class Queue(Job):
         verbose_name = _("queue")
         verbose_name_plural = _("queues")
         default_permissions = ("view",)
-        permissions = (("pause_queue", "Can pause and resume queues, tasks and names"), ("purge_queue", "Can purge queues"))
+        permissions = (
+            ("pause_queue", "Can pause and resume queues, tasks and names"),
+            ("set_rate", "Can set and reset rates"),
+            ("purge_queue", "Can purge queues"),
+        )
 
 
 class Worker(Job):

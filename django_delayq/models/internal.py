@@ -53,10 +53,11 @@ class SetAside(DelayqModel):
 
 
 class Pause(DelayqModel):
-    """The pause of a queue, a task or a concurrency name. It survives if Redis loses its data. `word` is `queue:`, `task:` or `name:`
-    and the name. `paused_at` is NULL if it is no longer paused. `until` is its end. `pace_ms` is the time between two of the jobs that
-    return after it. `missing` lists the partitions of which Redis has not confirmed the latest change yet. `digest` is of the word,
-    because databases compare text differently.
+    """The pause of a queue, a task or a concurrency name, or the rate that a person has set for a name. It survives if Redis loses its
+    data. `word` is `queue:`, `task:`, `name:` or `rate:` and the name. `paused_at` is NULL if it is no longer paused; of a rate, it is
+    since when it is set. `until` is the end of the pause. `pace_ms` is the time between two of the jobs that return after it. `rate`
+    has the form of `Quota.told`. `missing` lists the partitions of which Redis has not confirmed the latest change yet. `digest` is of
+    the word, because databases compare text differently.
     """
 
     word: models.CharField[str, str] = models.CharField(max_length=210)
@@ -66,6 +67,7 @@ class Pause(DelayqModel):
     paused_why: models.TextField[str, str] = models.TextField(blank=True, default="")
     until: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
     pace_ms: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(default=0)
+    rate: models.CharField[str, str] = models.CharField(max_length=40, blank=True, default="")
     missing: models.TextField[str, str] = models.TextField(blank=True, default="")
 
     class Meta(DelayqModel.Meta):

@@ -32,6 +32,8 @@ from django_delayq.periodic.dates import Dates
 from django_delayq.periodic.declarations import TICK_OPTIONS, Declaration, Declarations, declarations, tick_meta
 from django_delayq.periodic.schedule_rows import begin, dates_of, locked, note, withdraw
 from django_delayq.producer import homes
+from django_delayq.producer.outbox.declarations import KEPT, Seen, came_last
+from django_delayq.producer.outbox.declarations import note as note_seen
 from django_delayq.producer.outbox.rows import hindered
 from django_delayq.producer.schedule import Binding, schedule_many
 from django_delayq.producer.task import registry
@@ -55,10 +57,7 @@ WINDOWS: Final = tuple(timedelta(hours=hours) for hours in (1, 24, 24 * 7, 24 * 
 HELD_UP: Final = timedelta(seconds=1)  # between two checks whether the former job of a tick is cancelled
 LONGEST_HELD: Final = timedelta(hours=1)  # a tick is given up so long after its date if its former job cannot be cancelled
 Fate = Tick.Fate
-NOTED: Final = timedelta(seconds=15)  # a note of another worker that is younger needs no second one
-ALIVE: Final = timedelta(minutes=2)  # a declaration that was not seen for so long counts as new when it is seen again
 RETIRED: Final = timedelta(hours=1)  # a schedule that no code has declared for so long is retired
-KEPT: Final = timedelta(days=1)
 BUDGET: Final = 1.0  # seconds of one pass, about, for changes of schedules; mirror, relay and writer wait meanwhile
 LOOKED_AT: Final = ("name", "owner", "task", "fingerprint", "write_at", "withdrawing", "problem")  # columns of a due schedule
 WORKERS: Final = ("", "")  # this row says since when workers note declarations
@@ -402,9 +401,6 @@ class UnendingLoop:
             return BLOCKED.total_seconds()
 
 
-Seen = dict[tuple[str, str], SeenDeclaration]
-
-
 class Deployments:
     """1. Notes what this code declares, unless another worker just has. 2. Puts declarations of this code in force if they came last.
     3. Retires schedules that no code has declared for an hour, if workers have taken notes for as long. If there are many changes, one
@@ -425,9 +421,10 @@ class Deployments:
             DatabaseError: call again later.
         """
         declared = self._declared.all()
-        seen = self._note([WORKERS, *((one.name, one.fingerprint) for one in declared)], now)
+        seen = note_seen([WORKERS, *((one.name, one.fingerprint) for one in declared)], now)
         rows = {row.name: row for row in Periodic.objects.only("name", "owner", "fingerprint", "retired_at")}
-        changed = [one for one in declared if not _is_in_force(rows.get(one.name), one) and came_last(one, seen.values(), now)]
+        waiting = [one for one in declared if not _is_in_force(rows.get(one.name), one)]
+        changed = [one for one in waiting if came_last(one.name, one.fingerprint, seen.values(), now)]
         for one in self._created([one for one in changed if one.name not in rows], now):
             logger.info("schedule %s is new: %s", one.name, one.dates.text)
         acts = [partial(self._put_in_force, one) for one in changed if one.name in rows]
@@ -440,27 +437,6 @@ class Deployments:
         if any(seen_one.last_seen < now - KEPT for seen_one in seen.values()):
             SeenDeclaration.objects.filter(last_seen__lt=now - KEPT).delete()
         return False
-
-    def _note(self, mine: Iterable[tuple[str, str]], now: datetime) -> Seen:
-        """Notes these pairs of name and fingerprint. Returns all rows as they are then."""
-        seen = {(one.name, one.fingerprint): one for one in SeenDeclaration.objects.all()}
-        fresh, old, new = [], [], []
-        for key in mine:
-            seen_one = seen.get(key)
-            if seen_one is None:
-                seen_one = seen[key] = SeenDeclaration(name=key[0], fingerprint=key[1], first_seen=now, last_seen=now)
-                fresh.append(seen_one)
-            elif not alive(seen_one, now):
-                seen_one.first_seen = seen_one.last_seen = now
-                new.append(seen_one.pk)
-            elif seen_one.last_seen < now - NOTED:
-                seen_one.last_seen = now
-                old.append(seen_one.pk)
-        known = SeenDeclaration.objects
-        known.bulk_create(fresh, ignore_conflicts=True)
-        known.filter(pk__in=new).update(first_seen=now, last_seen=now)
-        known.filter(pk__in=old).update(last_seen=now)
-        return seen
 
     def _created(self, new: list[Declaration], now: datetime) -> list[Declaration]:
         """Creates rows for new schedules. They begin now, so no tick in the past counts as missed."""
@@ -485,7 +461,7 @@ class Deployments:
         with locked(name=one.name) as row:
             now = schedule_rows.now()
             seen = SeenDeclaration.objects.filter(name=one.name)
-            if row is None or _is_in_force(row, one) or not came_last(one, seen, now):
+            if row is None or _is_in_force(row, one) or not came_last(one.name, one.fingerprint, seen, now):
                 return
             came_back, before = row.retired_at is not None, dates_of(row)
             for name, value in _columns_of(one).items():
@@ -510,18 +486,6 @@ class Deployments:
             row.save(using=database.alias())
             note(row, "periodic_retired", now, reason="no code has declared it for an hour")
         logger.warning("schedule %s is retired: no code has declared it for an hour. Its waiting jobs are cancelled", name)
-
-
-def alive(seen_one: SeenDeclaration, now: datetime) -> bool:
-    """Whether it was seen lately. A date in the future comes from before the database's clock was put back, and does not count."""
-    return now - ALIVE <= seen_one.last_seen <= now + NOTED
-
-
-def came_last(one: Declaration, seen: Iterable[SeenDeclaration], now: datetime) -> bool:
-    """Whether that declaration came last among those of its name."""
-    rivals = [seen_one for seen_one in seen if seen_one.name == one.name and alive(seen_one, now)]
-    last = max(rivals, key=lambda seen_one: (seen_one.first_seen, seen_one.fingerprint), default=None)
-    return last is not None and last.fingerprint == one.fingerprint
 
 
 def _orphans(rows: Iterable[Periodic], seen: Seen, now: datetime) -> list[str]:

@@ -137,10 +137,11 @@ def _own_name(job: JobRow) -> tuple[str, int] | None:
     if name is None:
         return None
     try:
-        made = task.named.name(tuple(job.args), job.kwargs, job.task) if task.named else None
+        made = task.named.made(tuple(job.args), job.kwargs, job.task) if task.named else ""
     except PayloadError:
-        made = None
-    return None if made == name else (name.text.replace("{", "{{").replace("}", "}}"), name.most)
+        made = ""
+    most = task.named.most if task.named else 0
+    return None if (made, most) == (name.text, name.most) else (name.text.replace("{", "{{").replace("}", "}}"), name.most)
 
 
 def _check_home(queue: str, before: JobRecord, after: JobRecord) -> None:
@@ -150,10 +151,10 @@ def _check_home(queue: str, before: JobRecord, after: JobRecord) -> None:
         PayloadError: the new arguments make a name that belongs to another partition.
     """
     name, partition = in_payload(after.payload), ids.partition(after.id)
-    if name is None or name == in_payload(before.payload) or partition in conf.get().queue(queue).homes(name.text):
+    if name is None or name == in_payload(before.payload) or partition in conf.get().queue(queue).homes(name.home):
         return
     raise PayloadError(
-        f"With these arguments, the job would have the name {name.text!r}, which belongs to another partition of the "
+        f"With these arguments, the job would have the name {name.home!r}, which belongs to another partition of the "
         f"queue {queue!r}. Use arguments that do not change the name, or schedule a copy."
     )
 
@@ -166,7 +167,7 @@ def _edited(record: JobRecord, args: Sequence[Any], kwargs: Mapping[str, Any], l
         before, named_before, options = [], {}, {}
     name = in_meta(options.get("meta"))
     if name is not None:
-        options["meta"] |= {NAMED: [*_name(record.task, name, (before, named_before), (args, kwargs))]}
+        options["meta"] |= {NAMED: _name(record.task, name, (before, named_before), (args, kwargs)).packed()}
     payload = codec.encode_payload(tuple(args), dict(kwargs), options or None, limit=limit, task=record.task)
     return replace(record, payload=payload), options
 
@@ -174,10 +175,12 @@ def _edited(record: JobRecord, args: Sequence[Any], kwargs: Mapping[str, Any], l
 def _name(task: str, name: SharedName, before: Arguments, after: Arguments) -> SharedName:
     """Returns the name for the new arguments if the task made the old name. Any other name stays."""
     found = registry.find(task)
-    if found is None or found.named is None:
+    naming = found.naming if found else None
+    if naming is None:
         return name
     try:
-        made = found.named.name(tuple(before[0]), before[1], task)
+        made = naming.name(tuple(before[0]), before[1], task)
     except PayloadError:
         return name
-    return found.named.name(tuple(after[0]), after[1], f"{task} edited") if made == name else name
+    same = (made.text, made.most, made.rate and made.rate.text) == (name.text, name.most, name.rate and name.rate.text)
+    return naming.name(tuple(after[0]), after[1], f"{task} edited") if same else name

@@ -38,13 +38,20 @@ def of(template: JobTemplate, key: str, name: SharedName | None) -> int | None:
     queue = template.queue
     if key:
         validate_key(key)  # an invalid key has no home
-    if name is not None and key and name.text != key and queue.divided:
+    if name is not None and name.rate is not None and name.rate.text != name.home and queue.divided:
         raise ConfigError(
-            f"{template.where}: key={key!r} and the name {name.text!r} belong to different partitions of the queue "
-            f"{queue.name!r}. Use the same text for both, use only one of them, or use a queue with PARTITIONS 1."
+            f"{template.where}: the rate {name.rate.text!r} and the name {name.text!r} belong to different partitions of the queue "
+            f"{queue.name!r}. Use the same text for both, or use a queue with PARTITIONS 1 for limited work."
+        )
+    if name is not None and key and name.home != key and queue.divided:
+        what = "rate" if name.text == "" else "name"
+        raise ConfigError(
+            f"{template.where}: key={key!r} and the {what} {name.home!r} belong to different partitions of the queue "
+            f"{queue.name!r}. Use the same text for both, use only one of them, or use a queue with PARTITIONS 1"
+            f"{' for limited work' if name.rate else ''}."
         )
     if name is not None:
-        text = name.text
+        text = name.home
         return _settled(queue, text, lambda partition: _bears(queue, text, partition))
     if key:
         return _settled(queue, key, lambda partition: _holds(queue, key, partition))
@@ -57,9 +64,9 @@ def _settled(queue: QueueConfig, text: str, lives: Callable[[int], bool]) -> int
 
 
 def _bears(queue: QueueConfig, text: str, partition: int, *, failed: bool = True) -> bool:
-    """Whether an unfinished job has this name in the partition. With `failed`, a failed job counts too, since it may be requeued. If
-    Redis cannot be reached, the answer is True: the next job then waits there as a row, because in another partition it could run at
-    the same time.
+    """Whether an unfinished job has this name or rate in the partition. With `failed`, a failed job counts too, since it may be
+    requeued. If Redis cannot be reached, the answer is True: the next job then waits there as a row, because in another partition it
+    could run at the same time.
     """
     try:
         with stores.guarded(queue.name, partition, schedules=True):
@@ -81,7 +88,7 @@ def taken_elsewhere(queue: QueueConfig, record: JobRecord) -> bool:
         StoreUnavailable: a partition cannot be asked.
     """
     name = in_payload(record.payload)
-    text, partition = name.text if name else record.key, ids.partition(record.id)
+    text, partition = name.home if name else record.key, ids.partition(record.id)
     for other in queue.homes(text) if text else ():
         if other != partition:
             with stores.guarded(queue.name, other):
@@ -138,5 +145,5 @@ def drawn(task: Planned, options: Options, args: tuple[Any, ...], kwargs: dict[s
     if not template.queue.divided:
         return ids.new()
     name = None if template.named is None else template.named.name(args, kwargs, template.where)
-    text = name.text if name else options.key and validate_key(options.key)
+    text = name.home if name else options.key and validate_key(options.key)
     return ids.new(template.queue.homes(text)[0] if text else anywhere(template.queue))

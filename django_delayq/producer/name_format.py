@@ -1,4 +1,4 @@
-"""The options `serial` and `concurrency`: a format over the arguments of a task, which makes the name that jobs share."""
+"""The options `serial`, `concurrency` and `rate`: a format over the arguments of a task, which makes the name that jobs share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from string import Formatter
 from typing import Any, Final, NamedTuple
 
 from django_delayq.exceptions import ConfigError, PayloadError
-from django_delayq.job_meta import MAX_NAME, MOST, SharedName, is_text
+from django_delayq.job_meta import MAX_NAME, MOST, MOST_TOKENS, Quota, Rate, SharedName, is_text
 from django_delayq.text import cut, did_you_mean
 
 _NAMED: Final = (
@@ -41,7 +41,7 @@ class NameFormat:
     def __init__(self, text: str, most: int, option: str, pieces: tuple[Piece, ...]) -> None:
         self.text, self.most, self.option, self.pieces = text, most, option, pieces
 
-    def name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> SharedName:
+    def made(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> str:
         """The name of a job with these arguments, which the task accepts.
 
         Raises:
@@ -57,8 +57,8 @@ class NameFormat:
             if not isinstance(value, _KINDS):
                 raise PayloadError(
                     f"{where}: {self.option}={self.text!r} contains {parameter}, which is {cut(repr(value))}. A name can only "
-                    "contain text and numbers. Pass a different value, or set another format for this job with "
-                    "task.using(serial=…)."
+                    "contain text and numbers. Pass a different value"
+                    f"{'.' if self.option == 'rate' else ', or set another format for this job with task.using(serial=…).'}"
                 )
             said += str(value)
         if not is_text(said):
@@ -67,7 +67,49 @@ class NameFormat:
                 f"{where}: with these arguments, {self.option}={self.text!r} creates a name that {what}: {cut(repr(said))}. "
                 f"A name must have 1 to {MAX_NAME} printable characters. Use a shorter argument, such as an id."
             )
-        return SharedName(said, self.most)
+        return said
+
+
+class RateFormat(NamedTuple):
+    """The format of a rate's name, and the pace that is its default."""
+
+    format: NameFormat
+    pace: Quota
+
+
+class Naming(NamedTuple):
+    """The formats of a task: of the concurrency name and of the rate, or one of them."""
+
+    named: NameFormat | None
+    rated: RateFormat | None
+
+    def name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> SharedName:
+        """The name and the rate of a job with these arguments. Raises: as `NameFormat.made`."""
+        text, most = (self.named.made(args, kwargs, where), self.named.most) if self.named else ("", 0)
+        rate = Rate(self.rated.format.made(args, kwargs, where), self.rated.pace) if self.rated else None
+        return SharedName(text, most, rate)
+
+
+def naming(named: NameFormat | None, rated: RateFormat | None) -> Naming | None:
+    """Both formats; None if there is neither."""
+    return None if named is None and rated is None else Naming(named, rated)
+
+
+def rate(value: Any, signature: inspect.Signature, where: str, sensitive: Collection[str] = ()) -> RateFormat | None:
+    """The format of the option `rate`.
+
+    Raises:
+        ConfigError: it is not valid.
+    """
+    if value is None:
+        return None
+    pace = Quota.read(*value[1:]) if isinstance(value, tuple | list) and 2 <= len(value) <= 3 else None
+    if pace is None:
+        raise ConfigError(
+            f"{where}: rate must be a name, a number per unit (s, m, h or d) and optionally a burst of 1 to {MOST_TOKENS:,}, such as "
+            f"('bank:{{bank}}', '100/m') or ('bank:{{bank}}', '100/m', 10), not {value!r}."
+        )
+    return RateFormat(_format(value[0], 0, "rate", signature, where, sensitive), pace)
 
 
 def given(

@@ -14,7 +14,7 @@ from django_delayq import clock, codec, conf, durations, setting_readers
 from django_delayq.exceptions import ConfigError
 from django_delayq.ladder import Ladder
 from django_delayq.producer import name_format, outbox, worker_modules
-from django_delayq.producer.name_format import NameFormat
+from django_delayq.producer.name_format import NameFormat, Naming, RateFormat
 from django_delayq.states import MESSAGE, NO_LIMIT
 from django_delayq.store.scripts import record
 from django_delayq.store.scripts.record import Band, DebouncePolicy, band_of
@@ -222,10 +222,15 @@ class Planned(Protocol):
     priority: int
     max_attempts: int | None
     late: bool  # see `worker_modules`
+    rate_name: str  # of a message; "" of tasks, whose rates have formats
 
     @property
     def named(self) -> NameFormat | None:
         """The format of the concurrency name of its jobs."""
+
+    @property
+    def rated(self) -> RateFormat | None:
+        """The format of the rate of its jobs."""
 
     @property
     def signature(self) -> Signature | None:
@@ -267,7 +272,7 @@ class JobTemplate:
     divided: bool  # the queue has, or had, several partitions
     once_ms: int  # the period of `once_for`; 0: none
     most_ms: int  # `at_most`; 0: none
-    named: NameFormat | None
+    named: Naming | None
     check: Callable[[tuple[Any, ...], Mapping[str, Any]], None]
 
     def payload_of(self, args: tuple[Any, ...], kwargs: dict[str, Any], meta: dict[str, Any] | None) -> bytes:
@@ -367,7 +372,7 @@ def _template(task: Planned, options: Options, using: str | None, config: conf.C
         divided=queue.divided,
         once_ms=0 if options.once_for is None else _period(options, alias, config.database, where),
         most_ms=most_ms,
-        named=_named(options, task, where),
+        named=name_format.naming(_named(options, task, where), task.rated),
         check=task.check_typed if config.check_types else task.check_arguments,
     )
 

@@ -202,9 +202,8 @@ def running(queue: str | None = None, *, task: str | None = None, name: str | No
 
 def partitions(word: str = "") -> dict[str, QueueStore]:
     """The partitions of all queues by their labels, or those of a word."""
-    kind, _, name = word.partition(":")
     config = conf.get()
-    there = [queue for queue in config.queues.values() if kind != "queue" or queue.name == name]
+    there = [queue for queue in config.queues.values() if not word or outbox.pauses.is_of(word, queue.name)]
     return {queue.label(store.partition): store for queue in there for store in stores.parts(queue.name)}
 
 

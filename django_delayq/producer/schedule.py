@@ -13,7 +13,7 @@ from django.db import connections
 
 from django_delayq import conf, durations, ids
 from django_delayq.exceptions import ConfigError, PayloadError
-from django_delayq.job_meta import NAMED, ONLY
+from django_delayq.job_meta import NAMED, ONLY, Quota, Rate, SharedName
 from django_delayq.ladder import Ladder
 from django_delayq.producer import carriers, commit, homes
 from django_delayq.producer.async_api import like, refuse_loop, scheduled
@@ -277,8 +277,10 @@ def plan(
     if only is not None and options.key:
         meta = {**(meta or {}), ONLY: [*only]}
     shared_name = None if template.named is None else template.named.name(args, kwargs, template.where)
+    if task.rate_name:
+        shared_name = SharedName("", 0, Rate(task.rate_name, _quota(template)))
     if shared_name:
-        meta = {**(meta or {}), NAMED: [*shared_name]}
+        meta = {**(meta or {}), NAMED: shared_name.packed()}
     queue, payload = template.queue, template.payload_of(args, kwargs, meta)
     if template.divided:
         id = homes.placed(template, options.key, shared_name, id, turn)
@@ -293,6 +295,16 @@ def plan(
     if template.durable:
         planned.epoch = stores.epoch(queue.name, planned.partition)
     return planned
+
+
+def _quota(template: JobTemplate) -> Quota:
+    """The rate of the names of messages."""
+    if template.queue.rate is None:
+        raise ConfigError(
+            f"{template.where}: rate= requires the rate of the queue. Set DELAYQ['QUEUES'][{template.queue.name!r}]['RATE'], for "
+            "example to '100/m'."
+        )
+    return template.queue.rate
 
 
 def put_in(

@@ -32,7 +32,7 @@ from django_delayq import durations
 from django_delayq.exceptions import ConfigError, PayloadError, UnknownTask
 from django_delayq.ladder import Ladder
 from django_delayq.producer import name_format
-from django_delayq.producer.name_format import NameFormat
+from django_delayq.producer.name_format import NameFormat, Naming, RateFormat
 from django_delayq.producer.options import NONE, OPTIONS, attempts, hint_of_keyword, hint_of_option, integer
 from django_delayq.producer.schedule import Bound
 from django_delayq.states import MESSAGE
@@ -65,6 +65,7 @@ class TaskOptions(TypedDict, total=False):
     on_failure: Task[..., Any] | None
     serial: str | None
     concurrency: tuple[str, int] | None
+    rate: tuple[str, str] | tuple[str, str, int] | None
     object_url: ObjectUrl | None
 
 
@@ -85,8 +86,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 
 class Task(Bound[P, R]):
     """A registered function, either a plain function or an `async def` function. Calling a task runs the function in the current
-    process. To schedule a job, use `schedule` or `using`. The options are those of `task`. `named` creates the concurrency name that
-    jobs share.
+    process. To schedule a job, use `schedule` or `using`. The options are those of `task`. `named` and `rated` make names.
     """
 
     raises_inline: ClassVar[bool] = True  # under INLINE its error reaches the caller of schedule()
@@ -102,6 +102,7 @@ class Task(Bound[P, R]):
     sensitive: frozenset[str]
     on_failure: Task[..., Any] | None
     named: NameFormat | None
+    rated: RateFormat | None
     object_url: ObjectUrl | None
 
     def __init__(self, fn: Callable[P, R], *, name: str, sensitive: Collection[str] = (), **options: Any) -> None:
@@ -110,7 +111,7 @@ class Task(Bound[P, R]):
         self.fn = fn
         self.name = name
         self.sensitive = frozenset(sensitive)
-        self.named = None
+        self.named, self.rated, self.rate_name = None, None, ""
         for option, default in DEFAULTS.items():
             setattr(self, option, options.get(option, default))
         self.late = False  # registered after Django's set-up, so a worker may not have it
@@ -167,6 +168,11 @@ class Task(Bound[P, R]):
     def follower(self, kwargs: Mapping[str, Any]) -> Task[..., Any] | None:
         """Returns the task to schedule when a job with these arguments has failed for good."""
         return self.on_failure
+
+    @property
+    def naming(self) -> Naming | None:
+        """The formats of its name and its rate."""
+        return name_format.naming(self.named, self.rated)
 
     @cached_property
     def _annotations(self) -> Annotations:
@@ -252,6 +258,8 @@ def task(fn: Any = None, /, *given: Any, **options: Any) -> Any:
         on_failure: A task. If a job fails permanently, a job of this task is scheduled. It receives the failed job's id.
         serial, concurrency: A name. Jobs with the same name run one at a time, or at most as many at once as you specify. The name
             is a format string that can contain the arguments: "order:{order_id}", or ("tenant:{tenant}", 5).
+        rate: How many jobs with the same name can start in a second, minute, hour or day: ("bank:{bank}", "100/m"). A third value is
+            the burst: how many can start at once after a quiet time. The default is those of 100 ms, at least 1.
         object_url: A function that takes a job's row and returns a URL. The job's admin page links to this URL. The default is
             `OBJECT_URL`.
 
@@ -302,6 +310,7 @@ def make_task(kind: type[T], function: Callable[..., Any], *, where: str, **opti
     found = {one: _READERS[one](given[one], where) if one in _READERS else given[one] for one in DEFAULTS if one in given}
     task = kind(function, name=name, sensitive=_sensitive(options.get("sensitive", ()), function, where), **found)
     task.named = name_format.given(options.get("serial"), options.get("concurrency"), task.signature, where, task.sensitive)
+    task.rated = name_format.rate(options.get("rate"), task.signature, where, task.sensitive)
     if task.atomic and task.is_async:
         raise ConfigError(
             f"{where}: atomic=True requires a synchronous function, because Django's transactions belong to a thread. Use "

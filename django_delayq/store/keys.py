@@ -12,12 +12,14 @@ The tables of docs/internals.md are generated from the tables below.
 | asks | hash | id -> how often it has raised NotYet, see asks.lua | from the first time to the end |
 | offered | hash | id -> where its offer was pushed, see offer.lua | to its success; after other ends: to tidy |
 | firsts | hash | id -> the first date ms, of jobs with `at_most`, see first_date.lua | to tidy after the end |
-| names | hash | id -> most:turn:due:name, of jobs with a concurrency name, see lines.lua | as long as the record |
+| names | hash | id -> most:turn:due:name, of jobs with a concurrency name or a rate, see lines.lua | as long as the record |
 | holders | zset | name\\0id, of jobs that hold a name | as long as the lease |
-| blocked | zset | id by due ms, of due jobs that wait for their name; by the negative of it, of those that a pause holds | until a holder, or the pause, ends |
-| waiters | zset | name\\0<band><due>\\0id, of the same jobs, in the order in which they return; a byte 1 and the paused word in place of a name | until a holder, or the pause, ends |
+| blocked | zset | id by due ms, of due jobs that wait for their name; by the negative of it, of those that a pause or a rate holds | until a holder, or the pause, ends, or a token comes |
+| waiters | zset | name\\0<band><due>\\0id, of the same jobs, in the order in which they return; a byte 1 and the paused word, or a byte 2 and the rate, in place of a name | until a holder, or the pause, ends, or a token comes |
 | pauses | hash | paused word -> until ms, see limits.lua | until the jobs that it held have returned |
-| opens | zset | a byte 1 and the paused word, by the ms at which its next job returns | until the jobs that it held have returned |
+| limits | hash | rate -> tokens:ms:burst, if a person has set it; byte 1 and a task -> what its newest code declares, see limits.lua | as long as its row |
+| rates | zset | rate by the ms at which all its tokens are there again | until then |
+| opens | zset | a byte 1 and the paused word, or a byte 2 and the rate, by the ms at which its next job returns | until the jobs that it held have returned |
 | progress | hash | id -> done/total | while the job runs |
 | keys | hash | business key -> id | while the job is unfinished |
 | claims | hash | worker -> nonce ms id=due … of its last claim, for a claim that is sent again | a day |
@@ -50,7 +52,7 @@ when no worker has known its task; see lua/include/runs.lua.
 | run | the run of the server that a worker used last |
 | brought_back | until which date restored overdue jobs wait, and until when another worker may still hold them |
 | moved_to, moved_at | the run of a server that is not confirmed yet, and when it was noticed |
-| named | "1" while any job may have a name, see lua/include/lines.lua; "2" while also words may be paused, see lua/include/limits.lua |
+| named | "1" while any job may have a name, see lua/include/lines.lua; "2" while also words may be paused, see lua/include/limits.lua; "3" while also jobs may have a rate |
 | turn | the number of the last holder of a name: the time in µs, or more |
 | surplus | how many more jobs than entries the unread events describe |
 | rolled, restoring | during a restore: its phase, see confirm.lua; when, who, and how far it is |
@@ -78,6 +80,8 @@ when no worker has known its task; see lua/include/runs.lua.
 | firsts | schedule, reschedule, tidy, restore |
 | names, holders, blocked, waiters | schedule, claim, settle, cancel, reschedule, requeue, purge, tidy, restore, sweep |
 | pauses, opens | claim, limit |
+| limits | limit |
+| rates | claim, tidy |
 | claims | claim, tidy |
 | failed | schedule, claim, settle, requeue, tidy, sweep |
 | finished | schedule, claim, settle, cancel, requeue, purge, tidy, restore, confirm |
@@ -105,8 +109,8 @@ from functools import lru_cache
 from django_delayq.store.connection.link import Opening
 
 _PLAIN = (
-    "jobs leases runs cancels asks offered firsts names holders blocked waiters pauses opens progress keys claims failed finished "
-    "events wake meta stats spread locks asked"
+    "jobs leases runs cancels asks offered firsts names holders blocked waiters pauses limits rates opens progress keys claims failed "
+    "finished events wake meta stats spread locks asked"
 )
 NAMES: dict[str, str] = {
     **{short: short for short in _PLAIN.split()},

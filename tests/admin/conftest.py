@@ -34,6 +34,7 @@ ALL = (
     "purge_queue",
     "view_queue",
     "pause_queue",
+    "set_rate",
     "view_worker",
     "quiet_worker",
     "stop_worker",

@@ -19,6 +19,7 @@ from django.conf import settings
 import django_delayq as delayq
 from django_delayq.periodic import due_ticks, overlap
 from django_delayq.periodic.declarations import Declaration, declarations
+from django_delayq.producer.outbox import declarations as seen
 from tests.app import record, tasks
 from tests.laws.almanac import Limits, Plan
 
@@ -114,7 +115,7 @@ def _noted(what: str, step: Callable[..., Any], version: str) -> Callable[..., A
 def _hurry() -> None:
     ms = timedelta(milliseconds=1)
     due_ticks.NEAR, due_ticks.FAR, due_ticks.LATE = LIMITS.near * ms, (LIMITS.near + 1000) * ms, LIMITS.late * ms
-    due_ticks.NOTED, due_ticks.ALIVE, due_ticks.RETIRED = LIMITS.look / 2 * ms, LIMITS.alive * ms, LIMITS.retired * ms
+    seen.NOTED, seen.ALIVE, due_ticks.RETIRED = LIMITS.look / 2 * ms, LIMITS.alive * ms, LIMITS.retired * ms
     overlap.SHORTEST, overlap.LONGEST, overlap.UNKNOWN = 0.2, 2.0, 1.0
     due_ticks.LOOK, due_ticks.IDLE = LIMITS.look * ms, LIMITS.look / 1000
 

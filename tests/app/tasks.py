@@ -81,6 +81,13 @@ def quick(op: str) -> None:
         pass
 
 
+@delayq.task(rate=("partner:{partner}", "20/s", 3))
+def metered(op: str, partner: int) -> None:
+    """One of several partners, which allow few calls."""
+    with _run(op):
+        pass
+
+
 @delayq.task
 def long(op: str, seconds: float) -> None:
     """So long that faults meet it."""

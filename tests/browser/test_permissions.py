@@ -146,6 +146,7 @@ RIGHTS = {
         (),
         (f"{QUEUES}orders/pause/", f"{QUEUES}orders/resume/", f"{QUEUES}pauses/"),
     ),
+    "set_rate": Right(f"{QUEUES}rates/", of("#content-main h2:text-is('Set a rate')"), (), (f"{QUEUES}rates/",)),
     "purge_queue": Right(QUEUES, leads_to(f"{QUEUES}orders/purge/"), (f"{QUEUES}orders/purge/",), (f"{QUEUES}orders/purge/",)),
     "view_setaside": Right(
         "/admin/",

@@ -71,6 +71,7 @@ class Web:
             (self.once_more, 3),
             (self.with_name, 10),
             (self.debounced, 5),
+            (self.with_rate, 4),
         ]
 
     def step(self) -> None:
@@ -149,6 +150,14 @@ class Web:
             else:
                 task, arguments = dice.choice(self._named(busy))
             self._schedule(task, arguments, delay, inside=dice.random() < 0.3, queue=ORDERS, **options)
+
+    def with_rate(self) -> None:
+        """Some jobs for one of a few partners, which are due at once or soon and have a rate."""
+        partner, delay = self.random.randrange(5), self._delay()
+        for place in range(self.random.randint(1, 4)):
+            if place:
+                self._next()
+            self._schedule(tasks.metered, (partner,), delay, inside=self.random.random() < 0.3)
 
     def _named(self, busy: bool) -> list[tuple[Any, tuple[Any, ...]]]:
         seconds = round(self.random.uniform(0.05, 0.4), 2)

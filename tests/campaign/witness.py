@@ -10,15 +10,17 @@ import threading
 from collections.abc import Callable, Sequence
 
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.job_meta import Quota
 from django_delayq.store.connection.link import Link
 from django_delayq.store.keys import Keys
 from django_delayq.store.scripts.events import FIRST, Entry, _entry
 from tests.laws.dump import Dump, read_with
-from tests.laws.history import WITNESS, History, Look, Sees
+from tests.laws.history import WITNESS, History, Look, RatedClaim, Sees
 from tests.laws.judge import judge
 from tests.laws.story import Story
 
 PAUSE = 0.05  # seconds between looks; the mirror lets an entry stand for a quarter of a second at least, mostly
+MOST_CLAIMS = 500  # the latest ones with a rate that are judged together
 ENOUGH = 20  # findings; more say nothing new
 
 
@@ -34,6 +36,7 @@ class Witness:
         self._last: Dump | None = None
         self._noted: set[str] = set()  # whose cancel was asked for when Redis did not have them
         self._seen, self._count = FIRST, 0
+        self._claims: list[RatedClaim] = []
         self.wrong: list[str] = []
         self.looks = self.gaps = 0
 
@@ -54,15 +57,29 @@ class Witness:
         if not self._without_gap(entries, facts):
             self.gaps += 1
             self._story.forget()
+            self._claims.clear()
             sees = Sees.QUEUES
         elif self._last is None and self._forgetting:
             sees &= ~Sees.CHANGES
         pages = self._story.read(entries) if Sees.STORY in sees else ()
         look = Look(before=self._last, after=dump, entries=entries, pages=pages, forgetting=self._forgetting, noted=self._noted)
-        wrong = [str(breach) for breach in judge(History(sees=sees, looks=[look], max_crashes=self._max_crashes))]
+        self._note_claims(entries, dump)
+        history = History(sees=sees, looks=[look], max_crashes=self._max_crashes, claims=self._claims)
+        wrong = [str(breach) for breach in judge(history)]
         self._last = dump
         self._seen = entries[-1].id if entries else self._seen
         self.wrong += wrong[: ENOUGH - len(self.wrong)]
+
+    def _note_claims(self, entries: Sequence[Entry], dump: Dump) -> None:
+        for entry in entries:
+            for id in [item.fields[0] for item in entry.items if item.kind == "claimed"]:
+                shared = dump.shared(id) or (self._last.shared(id) if self._last else None)
+                if shared is not None and shared.rate is not None:
+                    rate = shared.rate.text
+                    paces = {one.limits.get(rate) for one in (dump, self._last) if one} - {None}
+                    pace = Quota(*map(int, next(iter(paces)).split(":"))) if len(paces) == 1 else shared.rate.pace
+                    self._claims.append(RatedClaim(id, rate, pace, entry.at_ms))
+        del self._claims[:-MOST_CLAIMS]
 
     def _without_gap(self, entries: Sequence[Entry], facts: object) -> bool:
         """Whether no entry was trimmed before it was seen: Redis counts all that were ever added."""

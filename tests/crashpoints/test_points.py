@@ -101,6 +101,7 @@ UNMARKED = {
         "settle_rows": "within the transaction of `RestoreLoop._finish`",
         "give_up": "a person asks for it, and asks again",
     },
+    "producer/outbox/declarations.py": {"note": "notes of what is declared, made anew each minute"},
     "producer/outbox/pauses.py": {
         "again": "a lock that changes nothing",
         "_row": "a row that nobody sends is sent by `PauseLoop`; tests/mirror/test_pauses_of_words.py plays that. Sent again, it "
@@ -140,7 +141,6 @@ UNMARKED |= {
     },
     "periodic/due_ticks.py": {
         "look": "old notes, which say nothing",
-        "_note": "notes of what is declared, made anew twice a minute",
         "_created": "the next look of any worker makes what is not there",
         "_put_in_force": "within the transaction of `locked`; the next look of any worker does it again",
         "_retire_one": "the same",

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
+from django_delayq.job_meta import Quota, Rate, SharedName
 from django_delayq.states import State
 from django_delayq.store.connection.link import Link
 from django_delayq.store.keys import Keys
@@ -16,7 +17,10 @@ from django_delayq.store.scripts.record import JobRecord
 BANDS: Final = ("high", "normal", "low")
 WAITING: Final = (*BANDS, "blocked")  # where jobs wait: for their date, for their name, or for the end of a pause
 ZSETS: Final = (*WAITING, "opens", "leases", "failed", "finished")
-HASHES: Final = ("jobs", "runs", "cancels", "progress", "asks", "names", "offered", "firsts", "keys", "claims", "pauses", "meta")
+HASHES: Final = (
+    *("jobs", "runs", "cancels", "progress", "asks", "names", "offered", "firsts", "keys", "claims"),
+    *("pauses", "limits", "meta"),
+)
 TEXTS: Final = ("holders", "waiters")  # zsets that are ordered by their members
 HELD: Final = (*WAITING, *TEXTS, "leases", "runs", "cancels", "progress", "asks", "keys")  # empty when nothing goes on
 BOOKKEEPING: Final = (
@@ -79,12 +83,22 @@ class Dump:
     keys: dict[str, str] = field(default_factory=dict)
     claims: dict[str, str] = field(default_factory=dict)
     pauses: dict[str, str] = field(default_factory=dict)
+    limits: dict[str, str] = field(default_factory=dict)
     meta: dict[str, str] = field(default_factory=dict)
 
     def band(self, name: str) -> Dates:
-        """One of the three bands, or what waits in a line: by the negative of its date while a pause holds it."""
+        """One of the three bands, or what waits in a line: by the negative of its date while a pause or a rate holds it."""
         dates: Dates = getattr(self, name)
         return dates
+
+    def shared(self, id: str) -> SharedName | None:
+        """The concurrency name and the rate of a job, see lines.lua."""
+        if id not in self.names:
+            return None
+        most, _, _, text = self.names[id].split(":", 3)
+        name, _, rate = text.partition("\2")
+        *pace, line = rate.split(":", 3)
+        return SharedName(name, int(most), Rate(line, Quota(*map(int, pace))) if rate else None)
 
     def due(self, id: str) -> float | None:
         """The date of a job that waits; None for any other."""

@@ -15,6 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from django_delayq import ids
+from django_delayq.job_meta import Quota
 from django_delayq.store.keys import tag
 from django_delayq.store.scripts.events import Entry
 from tests.laws.almanac import Calendar
@@ -58,12 +59,13 @@ class Sees(Flag):
     SITES = auto()  # what another site tried on the same Redis, and the owner of each queue
     DATES = auto()  # the earliest and the latest moments in the tables
     ANSWERS = auto()  # the queries of tasks, and the database's answers
+    CLAIMS = auto()  # every claim of a job with a rate
     CALENDAR = auto()  # schedules: what the code declares, ticks, turns, and the passes of the loops
 
 
 NOTHING = Sees(0)
 MODEL = Sees.QUEUES | Sees.CHANGES | Sees.STORY | Sees.SCRIPT
-WITNESS = Sees.QUEUES | Sees.CHANGES | Sees.STORY
+WITNESS = Sees.QUEUES | Sees.CHANGES | Sees.STORY | Sees.CLAIMS
 _LEFT = Sees.QUEUES | Sees.ROWS | Sees.REDIS | Sees.BELONGINGS | Sees.EFFECTS | Sees.OPERATIONS
 _ENDED = _LEFT | Sees.CALLS | Sees.RUNS | Sees.LEDGER | Sees.ANSWERS
 CRASHPOINTS = _ENDED | Sees.FATES
@@ -125,6 +127,17 @@ class Run:
     tick: tuple[str, int] | None = None  # schedule and moment, as it was told
     name: str = ""
     turn: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RatedClaim:
+    """A claim of a job with a rate, with the pace that was valid. `epoch`: another one after a loss of Redis."""
+
+    job: str
+    rate: str
+    pace: Quota
+    at_ms: int
+    epoch: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -243,6 +256,7 @@ class History:
     max_crashes: int = 0
     ops: dict[str, Op] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
+    claims: Sequence[RatedClaim] = ()
     ledger: list[tuple[str, str, str, str]] = field(default_factory=list)  # what, job, fence, step: see tests/app/tasks.py
     answers: list[tuple[str, str, str]] = field(default_factory=list)  # job, what its run asked the database for, and the answer
     faults: list[FaultSeen] = field(default_factory=list)

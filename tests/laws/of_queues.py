@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from django_delayq.job_meta import SharedName
 from django_delayq.states import TRANSITIONS, State
 from django_delayq.store.scripts.events import Item
 from tests.laws.dump import BANDS, WAITING, Dump, record_of, run_of
@@ -75,7 +74,7 @@ def a_name_has_no_more_holders_than_allowed(history: History) -> Findings:
     """
     for look in history.moments:
         dump = look.after
-        names = {id: SharedName(value.split(":", 3)[3], int(value.split(":")[0])) for id, value in dump.names.items()}
+        names = {id: shared for id in dump.names if (shared := dump.shared(id)) and shared.text}
         holders = [(name.decode(), id.decode()) for name, _, id in (one.partition(b"\0") for one in dump.holders)]
         yield from ((id, "holds a name and has no lease") for _, id in holders if id not in dump.leases)
         yield from ((id, "has a lease and does not hold its name") for id in (dump.leases.keys() & names) - {id for _, id in holders})
@@ -95,14 +94,15 @@ def every_job_that_waits_for_a_name_is_called(history: History) -> Findings:
     that holder or job ends, the waiting job is called.
     """
     for dump in (look.after for look in history.moments):
-        names = {id: SharedName(value.split(":", 3)[3], int(value.split(":")[0])) for id, value in dump.names.items()}
+        names = {id: shared for id in dump.names if (shared := dump.shared(id)) and shared.text}
         held = Counter(one.partition(b"\0")[0].decode() for one in dump.holders)
-        in_bands = {names[id].text for band in BANDS for id in dump.band(band) if id in names}
+        for_token = {one.rpartition(b"\0")[2].decode() for one in dump.waiters if one[:1] == b"\2"}  # each is the next of its name
+        in_bands = {names[id].text for ids in (*map(dump.band, BANDS), for_token) for id in ids if id in names}
         seen: set[bytes] = set()
         for one in dump.waiters:  # the first of each name
             name, id = one.partition(b"\0")[0], one.rpartition(b"\0")[2].decode()
             if (
-                name[:1] != b"\1"
+                name[:1] > b"\2"
                 and name not in seen
                 and id in names
                 and held[name.decode()] < names[id].most
@@ -115,14 +115,20 @@ def every_job_that_waits_for_a_name_is_called(history: History) -> Findings:
 @law(Sees.QUEUES)
 def every_held_job_returns(history: History) -> Findings:
     """A job that a pause holds has the word of that pause. The pause is in force or its jobs return; unless it has no end, `opens` has
-    the date of the next return.
+    the date of the next return. A job that waits for a token has that rate, and `opens` has the date of the next token.
     """
     for dump in (look.after for look in history.moments):
         held = {id for id, date in dump.blocked.items() if date < 0}
         for line, id in _lines(dump):
-            word = line.removeprefix("\1")
+            word = line.lstrip("\1\2")
             if (word != line) != (id in held):
                 yield id, f"waits in the line {line!r}, and is {'held' if id in held else 'not held'} by its date"
+            elif line[0] == "\2":
+                shared = dump.shared(id)
+                if shared is None or shared.rate is None or shared.rate.text != word:
+                    yield id, f"waits for the rate {word!r}, and has {shared}"
+                elif line not in dump.opens:
+                    yield id, f"waits for the rate {word!r}, and nobody will return it"
             elif word != line:
                 if word not in _words(dump, id):
                     yield id, f"is held by {word}, and has {_words(dump, id)}"
@@ -153,7 +159,8 @@ def _lines(dump: Dump) -> list[tuple[str, str]]:
 def _words(dump: Dump, id: str) -> list[str]:
     """The words by which a job can be paused."""
     words = [f"task:{record_of(dump.jobs[id]).task}"] if id in dump.jobs else []
-    return words + ([f"name:{dump.names[id].split(':', 3)[3]}"] if id in dump.names else [])
+    shared = dump.shared(id)
+    return words + ([f"name:{shared.text}"] if shared and shared.text else [])
 
 
 @law(Sees.CHANGES | Sees.SCRIPT)

@@ -77,15 +77,16 @@ def test_versions_do_not_take_turns(old, new, clock):
 def test_old_code_that_looked_before_the_new_one_came_changes_nothing(old, new, clock, monkeypatch):
     old.poll()
     clock.advance(seconds=31)
-    note = due_ticks.Deployments._note
+    note, calls = due_ticks.note_seen, []
 
-    def late(self, mine, now):  # between its look and what it does about it, the new code comes
-        seen = note(self, mine, now)
-        if self is old.loop._deployments:
+    def late(mine, now):  # between its look and what it does about it, the new code comes
+        seen = note(mine, now)
+        calls.append(now)
+        if len(calls) == 1:
             new.loop._deployments.look(now)
         return seen
 
-    monkeypatch.setattr(due_ticks.Deployments, "_note", late)
+    monkeypatch.setattr(due_ticks, "note_seen", late)
     old.loop._deployments.look(clock.moment)
     assert Periodic.objects.get().args == ["new"]
 

@@ -26,7 +26,7 @@ from django_delayq.store.scripts.queue import Outcome
 from django_delayq.worker.line import lines_of
 from tests.depths import queue_depth
 from tests.partitioned import claim, divide, fold, succeed
-from tests.tasks_for_tests import close_order
+from tests.tasks_for_tests import close_order, pay_out
 
 __all__ = ["divide"]
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -107,6 +107,17 @@ def test_a_key_and_a_name_are_refused_together_unless_they_are_one(divide):
     assert ids.partition(job.id) == conf.get().queue("orders").homes("o:7")[0]
     divide(1)
     assert delayq.schedule(close_order, 1, key="o:8", serial="tenant:1").created
+
+
+def test_a_rate_lives_in_one_partition_and_a_key_or_a_name_with_another_home_is_refused(divide):
+    divide(16)
+    jobs = [delayq.schedule(pay_out, 7, number) for number in range(8)]
+    assert {ids.partition(job.id) for job in jobs} == {conf.get().queue("orders").homes("bank:7")[0]}
+    with pytest.raises(ConfigError, match="use a queue with PARTITIONS 1 for limited work"):
+        delayq.schedule(pay_out, 7, key="o:7")
+    with pytest.raises(ConfigError, match="use a queue with PARTITIONS 1 for limited work"):
+        delayq.schedule(pay_out, 7, serial="o:7")
+    assert delayq.schedule(pay_out, 7, key="bank:7", serial="bank:7").created
 
 
 @pytest.mark.parametrize("options", [{}, {"key": "o:7"}, {"serial": "tenant:1"}], ids=["alone", "key", "name"])

@@ -20,6 +20,7 @@ from django_delayq.exceptions import GaveUp
 from django_delayq.models import Attempt, Job
 from django_delayq.producer.stores import stores
 from django_delayq.testing.kit import Kit
+from tests.tasks_for_tests import pay_out
 from tests.testing import shop
 from tests.testing.shop import (
     SEEN,
@@ -67,6 +68,17 @@ def test_jobs_of_a_paused_queue_run_when_the_pause_ends(delayq):
     assert delayq.advance("15m") == []
     assert [ran.args for ran in delayq.advance("10m")] == [[7]]
     assert [ran.args for ran in delayq.advance("10m")] == [["Ada"]]
+
+
+def test_the_time_brings_tokens_of_a_rate(delayq):
+    for number in (1, 2, 3, 4):
+        schedule(pay_out, 7, number)  # a token comes every ten seconds
+    assert [ran.args for ran in delayq.run_due()] == [[7, 1]]
+    assert delayq.advance("9s") == []
+    assert [ran.args for ran in delayq.advance("1s")] == [[7, 2]]
+    assert django_delayq.set_rate("bank:7", "1/h")
+    assert [ran.args for ran in delayq.advance("50m")] == [[7, 3]]  # the next token comes as before
+    assert [ran.args for ran in delayq.drain()] == [[7, 4]]
 
 
 def test_jobs_run_in_the_order_of_their_dates_over_all_queues(delayq):

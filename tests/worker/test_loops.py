@@ -12,6 +12,7 @@ import pytest
 
 from django_delayq import clock, ids, signals
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.job_meta import NAMED, Quota, Rate, SharedName
 from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.connection.link import Cooldown
 from django_delayq.worker.lease_table import RUNNING, WAITING
@@ -61,6 +62,28 @@ def test_quick_jobs_are_taken_ahead(bench: Bench) -> None:
         bench.put("nothing")
     bench.move()
     assert len(bench.buffer) == 20  # as many as there are rows
+
+
+def test_a_job_with_a_rate_waits_for_an_idle_thread_and_nothing_is_taken_ahead_until_it_has_one(bench: Bench, monkeypatch) -> None:
+    monkeypatch.setattr(bench.pace, "ahead", lambda: 4)
+    rated = {"meta": {NAMED: SharedName("", 0, Rate("bank:7", Quota(1, 1000, 1))).packed()}}
+    for _ in range(6):
+        bench.put("nothing")
+    bench.move()
+    assert len(bench.buffer) == 6  # two for the threads, and four ahead
+    with_rate = bench.put("nothing", options=rated)
+    for _ in range(9):
+        bench.put("nothing")
+    held = []
+    for number in range(12):
+        taken = bench.take()
+        held.append((taken.job.id == with_rate, len(bench.buffer)))
+        bench.consumers[number % 2].poll(taken)
+        bench.settler.poll()
+        bench.move()
+    turn = [is_it for is_it, _ in held].index(True)
+    assert held[turn - 1][1] <= 1, "nothing was taken ahead of it"
+    assert held[-1][1] > 1, "and after it, jobs are taken ahead again"
 
 
 def test_a_process_that_takes_more_ahead_than_two_claims_bring_goes_on_claiming(redis_server, monkeypatch) -> None:

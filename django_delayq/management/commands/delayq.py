@@ -82,6 +82,13 @@ class Command(BaseCommand):
         pace = "how many of the jobs that a task or name held return in a period, in each partition, such as 100/m"
         subcommands.choices["resume"].add_argument("--pace", help=pace)
         add("pauses", pause_commands.pauses)
+        rate = add("rate", pause_commands.rate)
+        rate.add_argument("name", nargs="?", metavar="NAME", help="the name of the rate; without it, all rates that are set are listed")
+        rate.add_argument("rate", nargs="?", metavar="RATE", help="how many jobs can start in a period, such as 100/m (s, m, h or d)")
+        rate.add_argument("--burst", type=at_least(1), help="how many jobs can start at once after a quiet time")
+        rate.add_argument("--reset", action="store_true", help="use the rate that tasks declare again")
+        rate.add_argument("--reason", default="", help="the reason, which is stored with the event")
+        rate.add_argument("--dry-run", action="store_true", help="only print what the command would do")
         dates = add("periodic", periodic)
         dates.add_argument("name", nargs="?", metavar="NAME", help="show only this schedule, with its next ten dates and its ticks")
         turn = dates.add_mutually_exclusive_group()

@@ -1,6 +1,7 @@
 """Pauses in the database: what a person has paused stays paused when Redis loses its contents. A word is `queue:`, `task:` or `name:`
 and the name of a queue, a task or a concurrency name (see words.lua). A caller writes the row and commits it. Then it is sent to the
-partitions. A process that sends a row holds its lock, so an earlier state never follows a later one.
+partitions. A process that sends a row holds its lock, so an earlier state never follows a later one. A rate that a person sets is such
+a row, too: its word is `rate:` and the name. So is the rate in the newest code of a task: `declared:` and the task.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from django.db.models import F
 
@@ -17,11 +18,15 @@ from django_delayq import clock
 from django_delayq.logger import Logger
 from django_delayq.models import Job, Pause, database
 from django_delayq.producer.outbox import rows
-from django_delayq.states import EventKind
-from django_delayq.store.scripts.limits import LimitChange, LimitStore, WordPause, queue_word
+from django_delayq.states import MESSAGE, EventKind
+from django_delayq.store.scripts.limits import LimitChange, LimitStore, WordPause
 from django_delayq.store.scripts.queue import MOST, QueueStore
 from django_delayq.store.scripts.replicas import Replicas
 
+RATE: Final = "rate:"  # before the name of a rate
+DECLARED: Final = "declared:"  # before a task: the rate in its newest code, or NONE; before @queue: that of its messages
+NONE: Final = "none"
+RATE_SET: Final = "rate_set"  # the kind of its event; its rate is "" if it was reset
 logger = Logger("django_delayq.restore")
 
 
@@ -33,7 +38,7 @@ def again(store: QueueStore) -> None:
         StoreUnavailable, DatabaseError: call again.
     """
     found = Pause.objects.filter(paused_at__isnull=False)
-    mine = [row.pk for row in found if kind_of(row.word) != "queue" or row.word == queue_word(store.queue)]
+    mine = [row.pk for row in found if is_of(row.word, store.queue)]
     if not mine:
         return
     with database.atomic():
@@ -57,13 +62,21 @@ def send(store: QueueStore, row: Pause, replicas: Replicas | None = None) -> boo
 
 
 def write(
-    word: str, *, paused: bool, parts: Iterable[str], until: datetime | None = None, pace_ms: int = 0, actor: str = "", reason: str = ""
+    word: str,
+    *,
+    paused: bool,
+    parts: Iterable[str],
+    until: datetime | None = None,
+    pace_ms: int = 0,
+    rate: str = "",
+    actor: str = "",
+    reason: str = "",
 ) -> bool:
-    """Pauses a word, or ends its pause, in the database. `parts`: the labels of its partitions, which must confirm it. Returns whether
-    this changes something.
+    """Pauses a word, or ends its pause, in the database; or sets a rate, or ends that. `parts`: the labels of its partitions, which
+    must confirm it. Returns whether this changes something.
     """
     with _row(word) as row:
-        return _write(row, paused=paused, parts=parts, until=until, pace_ms=pace_ms, actor=actor, reason=reason)
+        return _write(row, paused=paused, parts=parts, until=until, pace_ms=pace_ms, rate=rate, actor=actor, reason=reason)
 
 
 def confirm(word: str, call: Callable[[Collection[str], Pause], Collection[str]]) -> list[str]:
@@ -113,7 +126,9 @@ def has_jobs(task: str) -> bool:
 
 
 def change_of(row: Pause) -> LimitChange:
-    """The state of a task or a name as Redis gets it."""
+    """The state of a task, a name or a rate as Redis gets it."""
+    if is_rate(row.word):
+        return LimitChange("rate", limit_of(row.word), row.rate)
     if row.paused_at is None:
         return LimitChange("resume", row.word, row.pace_ms)
     return LimitChange("pause", row.word, until_ms(row))
@@ -130,13 +145,49 @@ def of_word(word: str) -> Pause | None:
 
 
 def of_words() -> list[Pause]:
-    """The words that are paused, or whose resume is not confirmed yet, in order."""
+    """The words that are paused, and the rates that are set, in order; also those whose end is not confirmed yet."""
     return list(Pause.objects.order_by("word"))
 
 
+def of_pauses() -> list[Pause]:
+    """The words that are paused, or whose resume is not confirmed yet, in order."""
+    return [row for row in of_words() if not is_rate(row.word)]
+
+
+def of_rates() -> list[Pause]:
+    """The rates that a person has set, or whose reset is not confirmed yet, in the order of their names."""
+    return [row for row in of_words() if row.word.startswith(RATE)]
+
+
 def kind_of(word: str) -> str:
-    """queue, task or name."""
+    """queue, task, name, rate or declared."""
     return word.partition(":")[0]
+
+
+def is_rate(word: str) -> bool:
+    """Whether the row is a rate, and no pause."""
+    return word.startswith((RATE, DECLARED))
+
+
+def limit_of(word: str) -> str:
+    """The field of a rate in Redis, see limits.lua."""
+    if word.startswith(DECLARED):
+        declared = word.removeprefix(DECLARED)
+        return f"\1{MESSAGE if declared.startswith('@') else declared}"
+    return word.removeprefix(RATE)
+
+
+def word_of(limit: str, queue: str) -> str:
+    """The word of such a field in a partition of this queue."""
+    if limit == f"\1{MESSAGE}":
+        return f"{DECLARED}@{queue}"
+    return f"{DECLARED}{limit[1:]}" if limit.startswith("\1") else f"{RATE}{limit}"
+
+
+def is_of(word: str, queue: str) -> bool:
+    """Whether a word concerns a queue: all do but those of other queues."""
+    kind, _, name = word.partition(":")
+    return name == queue if kind == "queue" else name == f"@{queue}" if kind == "declared" and name.startswith("@") else True
 
 
 def _write(
@@ -146,15 +197,19 @@ def _write(
     parts: Iterable[str],
     until: datetime | None = None,
     pace_ms: int = 0,
+    rate: str = "",
     actor: str = "",
     reason: str = "",
 ) -> bool:
-    changed = (row.paused_at is not None, row.until) != (paused, until) if paused else row.paused_at is not None
+    before = row.paused_at is not None, row.until, row.rate
+    changed = before != (paused, until, rate) if paused else row.paused_at is not None
     if changed:
         row.paused_at, row.until = (database.now(), until) if paused else (None, None)
-        row.paused_by, row.paused_why = rows.clean(actor, 200), rows.clean(reason)
-        if kind_of(row.word) != "queue":  # the mirror writes the events of queues
-            detail = {"word": row.word, **({"until": until.isoformat()} if until else {})}
+        row.paused_by, row.paused_why, row.rate = rows.clean(actor, 200), rows.clean(reason), rate
+        detail = {"word": row.word, **({"until": until.isoformat()} if until else {})}
+        if kind_of(row.word) == "rate":
+            rows.note(None, "", RATE_SET, actor, reason, {**detail, "rate": rate})
+        elif kind_of(row.word) in ("task", "name"):  # the mirror writes the events of queues
             rows.note(None, "", EventKind.PAUSED if paused else EventKind.RESUMED, actor, reason, detail)
     row.pace_ms, row.missing = pace_ms, "\n".join(parts)
     return changed

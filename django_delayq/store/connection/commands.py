@@ -57,6 +57,7 @@ COMMANDS: Final = (
     Command("zrem", EVERYTHING, "ZREM @zset b"),
     Command("zcard", EVERYTHING, "ZCARD @zset"),
     Command("zcount", READS, "ZCOUNT @zset 0 1"),
+    Command("zlexcount", READS, "ZLEXCOUNT @zset [a [b"),
     Command("zscore", EVERYTHING, "ZSCORE @zset a"),
     Command("zmscore", EVERYTHING, "ZMSCORE @zset a"),
     Command("zrange", EVERYTHING, "ZRANGE @zset 0 0"),

@@ -1,5 +1,5 @@
 -- assign: no state change; gives the queue to the caller's site
--- keys: jobs high normal low runs leases cancels progress keys claims failed finished events wake meta stats spread asks offered names holders blocked waiters pauses opens firsts locks lock_ends lock_waits unlocked workers asked
+-- keys: jobs high normal low runs leases cancels progress keys claims failed finished events wake meta stats spread asks offered names holders blocked waiters pauses limits rates opens firsts locks lock_ends lock_waits unlocked workers asked
 -- include: begin
 -- ARGV: now by why, the id that the queue must have ('' none), the last event that the database has, if Redis is ahead of it ('' keeps
 --   the noted one), '1' to remove all its data, the format with which the queue starts, if it has none ('' none)

@@ -1,13 +1,14 @@
 -- claim: scheduled and due, or lease expired -> running; past its expiry -> cancelled, or failed if it has run; poison -> failed
--- keys: jobs high normal low runs leases cancels progress keys claims failed finished events wake meta stats spread asks names holders blocked waiters pauses opens
+-- keys: jobs high normal low runs leases cancels progress keys claims failed finished events wake meta stats spread asks names holders blocked waiters pauses limits rates opens
 -- include: begin bulk runs priority_bands tombstone asks words lines limits finish back wake timer_election alive crash epoch spread untold
 -- ARGV: now by(worker) why, nonce, want (at most 200), lease ms, max crashes, the worker's epoch ('' accepts any),
 --   the most jobs by which the mirror may lag (0: no limit), wary ('1': a mirror serves this queue, so an unconfirmed store was wiped, or
---   is about to be confirmed), the ms for which this worker's calls have failed until now (0: none failed), the queue's lease in ms
---   (omitted for a worker; given for a pull consumer, whose silence proves nothing), the ms for which a job must have been due
+--   is about to be confirmed), the ms for which this worker's calls have failed until now (0: none failed), the number of idle threads
+--   ('': all jobs have one), the queue's lease in ms (omitted for a worker; given for a pull consumer, whose silence proves nothing), the
+--   ms for which a job must have been due
 -- Returns: generation server now wait more paused past, then per job: id attempt crashes due record.
 --   wait: ms until this worker should ask again, to the µs, because a rounded wait would end late (0: at once); more: 1 if due jobs
---   remain, or may; paused: 1 if the queue is; past: "id=past …" of the jobs that have one, see runs.lua, followed by a<n>, the poll
+--   remain, or may; 2 if one of them has a token of its rate and waits for an idle thread; paused: 1 if the queue is; past: "id=past …" of the jobs that have one, see runs.lua, followed by a<n>, the poll
 --   count, see asks.lua, by t<turn> if the job has a name, see lines.lua, and by p if a pause made it late; "*=past" if all jobs have the
 --   same.
 -- Expired leases come first (attempt unchanged, crashes + 1), then due jobs, band by band, oldest due first (attempt + 1). A lease
@@ -18,6 +19,8 @@
 -- A due job whose name is taken leaves its band once and waits for the name. A lost lease that is taken over keeps its name.
 -- A due job that is paused leaves its band once, too, see limits.lua. It uses up none of `want`. A lost lease of a paused job ends, and the
 -- job waits like any due job.
+-- A due job with a rate leaves its band without a token, or without an idle thread, and uses up none of `want`, either. A lost lease of such
+-- a job ends, so that its next run takes a token, too.
 -- An expired job does not run: it fails if it has run or polled before, otherwise it is cancelled.
 -- Sent again with the same worker and nonce, it returns the jobs that this claim still holds.
 -- Nothing is claimed in another epoch than the worker's: the worker adopts its runs first. If a mirror serves the queue, nothing is
@@ -28,9 +31,9 @@
 -- O(want * log N).
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that claims succeed at maxmemory
 local worker = by
-local nonce, want, lease, max_crashes, expected, limit, wary, away, pulled, older = unpack(ARGV, 4, 13)
+local nonce, want, lease, max_crashes, expected, limit, wary, away, free, pulled, older = unpack(ARGV, 4, 14)
 want, lease, max_crashes, limit, away = tonumber(want), tonumber(lease), tonumber(max_crashes), tonumber(limit), tonumber(away)
-pulled, older = tonumber(pulled or ''), tonumber(older or '0')
+free, pulled, older = tonumber(free or '') or want, tonumber(pulled or ''), tonumber(older or '0')
 local PATIENCE = 60000 -- ms; the wait for a confirmation that no process works on: the database may be down, too, and return
 local SOON = 50 -- ms
 local MOST = 200 -- jobs of a call
@@ -245,10 +248,10 @@ for i = 1, #ended, 2 do
       gather('ZADD', k_leases, int(now + RESPITE) .. '.5', id)
       answer(id, attempt, crashes, int(math.floor(tonumber(lease_end))), record, past .. 'x' .. held, 0)
     elseif fate == 'again' then
-      local date -- at which it waits, if it is paused
+      local date -- at which it waits, if it is paused or has a rate
       if limits then
         limits.read({id}, {record})
-        date = limits.paused(id, record) and (lines.first_due(id) or math.floor(tonumber(lease_end)))
+        date = (limits.paused(id, record) or limits.rate_of(id)) and (lines.first_due(id) or math.floor(tonumber(lease_end)))
       end
       if not unowned then
         event('crashed', id .. ' ' .. int(attempt) .. ' ' .. int(crashes) .. ' ' .. held .. ' ' .. int(date or now))
@@ -272,10 +275,8 @@ end
 if lines and handled > 0 then
   flush() -- the holders of names are read next
 end
-if limits then
-  limits.open(want - handled)
-end
-local rank, held_back = 1, 0 -- jobs that a pause holds do not use up `want`
+local for_thread = limits and limits.open(want - handled, free)
+local rank, held_back = 1, 0 -- jobs that a pause or a rate holds do not use up `want`
 while rank <= #BAND_ORDER do
   local letter = BAND_ORDER[rank]
   local band, room, before = BANDS[letter], math.min(want, MOST - held_back) - handled, held_back
@@ -303,9 +304,13 @@ while rank <= #BAND_ORDER do
       handled = handled + 1
       local short, _, expires, key = header(record or '')
       local attempt, crashes, _, held, past = run_of(runs[i])
-      local name, most
+      local name, most, rate
       if lines then
         name, most = lines.of(id)
+      end
+      if limits then
+        rate = limits.rate_of(id)
+        limits.moved[id] = nil
       end
       local left = name -- whether it leaves without holding its name, or waiting for it
       if taken[id] or (held and held ~= '' and redis.call('ZSCORE', k_leases, id)) then
@@ -326,7 +331,14 @@ while rank <= #BAND_ORDER do
         left = nil
         if name and not lines.has_room(name, most) then
           lines.wait(id, letter, name, date)
+        elseif rate and (claimed >= free or not limits.has_token(rate)) then -- it is the next of its name, so no other is called
+          for_thread = for_thread or limits.has_token(rate)
+          limits.wait(id, letter, date, rate)
+          handled, held_back = handled - 1, held_back + 1
         else
+          if rate then
+            limits.take_token(rate)
+          end
           take(id, (attempt or 0) + 1, crashes or 0, key ~= '' and string.upper(letter) or letter, date, record, past or '',
             attempt and asks_of(id) or 0, name and lines.hold(id, math.max(0, date), name, most))
         end
@@ -344,6 +356,10 @@ while rank <= #BAND_ORDER do
 end
 
 flush()
+if limits then
+  limits.close()
+  flush()
+end
 if lines then
   lines.call()
 end
@@ -361,12 +377,12 @@ lease_end = tonumber(lease_end)
 if lease_end and takeover == now then
   next_date = math.min(next_date or math.huge, lease_end + 1)
 end
-local sleep = elect(worker, handled >= want, next_date, more, unpack(values, 2, 6))
+local sleep = elect(worker, handled >= want or for_thread, next_date, more, unpack(values, 2, 6))
 
 for kind, n in pairs(count) do
   redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':' .. kind, n)
 end
 write_spread(count)
 publish()
-reply[WAIT], reply[MORE], reply[PASTS] = string.format('%.3f', math.max(0, sleep - since)), more and '1' or '0', told_pasts()
+reply[WAIT], reply[MORE], reply[PASTS] = string.format('%.3f', math.max(0, sleep - since)), for_thread and '2' or more and '1' or '0', told_pasts()
 return reply

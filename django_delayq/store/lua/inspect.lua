@@ -1,10 +1,10 @@
 -- inspect: no state change and no write; reads single jobs for people
--- keys: jobs high normal low runs leases cancels progress failed finished meta events asks names holders blocked pauses
+-- keys: jobs high normal low runs leases cancels progress failed finished meta events asks names holders blocked pauses opens
 -- include: begin runs priority_bands asks words
 -- ARGV: now by why, then ids (at most 200)
 -- Returns: now, then per id: state (scheduled, running, failed, finished, unknown) date attempt crashes asks fence cancel progress record,
 --   name most turn blocked ('1': it is due and waits for its name) holder (the first one of that name; '' none) paused (the word that
---   holds it, or would when it is due; '' none).
+--   holds it, or would when it is due; '' none) rate ('' none) token (the ms of the next token, if it waits for one; '' otherwise).
 --   date: due, lease end, failed at or finished at, by state; finished: a tombstone, succeeded or cancelled.
 -- O(log N) per id.
 local reply = {int(now)}
@@ -32,23 +32,28 @@ for i = 4, #ARGV do
     end
   end
   local values = {state, date, int(attempt or 0), int(crashes or 0), int(asks), nonce or '', redis.call('HGET', k_cancels, id) or '',
-    redis.call('HGET', k_progress, id) or '', record or '', '', '0', '0', '', '', ''}
-  local most, turn, name = string.match(redis.call('HGET', k_names, id) or '', '^(%d+):(%d+):%d+:([^%c]+)$')
-  if name then
+    redis.call('HGET', k_progress, id) or '', record or '', '', '0', '0', '', '', '', '', ''}
+  local most, turn, name, rate = string.match(redis.call('HGET', k_names, id) or '', '^(%d+):(%d+):%d+:([^%c]*)(.*)$')
+  rate = string.match(rate or '', '^\2%d+:%d+:%d+:([^%c]+)$')
+  if name and name ~= '' then
     local held = redis.call('ZRANGE', k_holders, '[' .. name .. '\0', '(' .. name .. '\1', 'BYLEX', 'LIMIT', 0, 1)[1]
     values[10], values[11], values[12] = name, most, turn
     values[13] = blocked and blocked >= 0 and '1' or ''
     values[14] = held and string.sub(held, #name + 2) or ''
   end
   if state == 'scheduled' and named then
-    local words, held = words_of(record or '', name), blocked and blocked < 0
+    local words, held = words_of(record or '', name ~= '' and name or nil), blocked and blocked < 0
     for w = 1, #words do
       local pause = redis.call('HGET', k_pauses, words[w])
       if values[15] == '' and pause and (held or pause == '0' or (tonumber(pause) or 0) > now) then
         values[15] = words[w]
       end
     end
+    if rate and held and values[15] == '' then
+      values[17] = int(tonumber(redis.call('ZSCORE', k_opens, '\2' .. rate) or now))
+    end
   end
+  values[16] = rate or ''
   for v = 1, #values do
     reply[#reply + 1] = values[v]
   end

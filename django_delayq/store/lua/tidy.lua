@@ -1,11 +1,11 @@
 -- tidy: no state change; removes what has expired
--- keys: jobs high normal low leases cancels failed finished claims stats wake meta events asks offered names holders blocked waiters pauses opens firsts
+-- keys: jobs high normal low leases cancels failed finished claims stats wake meta events asks offered names holders blocked waiters pauses rates opens firsts
 -- include: begin tries bulk epoch tombstone priority_bands words lines wake
 -- ARGV: now by why, tombstones older than (ms), failed jobs that failed before (ms; '' keeps all: the caller knows the position of the
 --   mirror), stats older than (minutes), claims older than (ms), cursor ('0' to start; 'c' prefixes that of claims, which follow stats, then
 --   'a' that of asks, 'o' that of offered, and 'f' that of firsts; 'e' after all of these). Names have a separate cursor after a colon, so that every call
 --   covers some of them. It starts again while the others continue: 'n' prefixes that of names, 'h' that of holders, whose lease may be
---   gone, and 'b' that of blocked jobs, whose name may be free, or whose pause may have been lost. Then ids of failed jobs (at most 200),
+--   gone, and 'b' that of blocked jobs, whose name may be free, or whose pause or rate may have been lost. Then ids of failed jobs (at most 200),
 --   which are removed whatever their date.
 -- Returns: tombstones removed, failed records removed, next cursor ('0': done).
 -- O(log N + 200).
@@ -119,13 +119,14 @@ if string.sub(naming, 1, 1) == 'h' then
   end
   naming = #holders < 200 and 'b0' or 'h' .. int(from + stay) -- removing entries has moved the others up
 end
--- Whether one of these words is paused, or its jobs still return.
-local function is_held(words)
+-- Whether one of these words is paused, or its jobs still return; or jobs wait for this rate.
+local function is_held(words, rate)
   for i = 1, #words do
     if redis.call('HEXISTS', k_pauses, words[i]) == 1 then
       return true
     end
   end
+  return rate and redis.call('ZSCORE', k_opens, '\2' .. rate)
 end
 if string.sub(naming, 1, 1) == 'b' then
   local from, stay = tonumber(string.sub(naming, 2)), 0
@@ -134,7 +135,7 @@ if string.sub(naming, 1, 1) == 'b' then
     local id, due = blocked[i], tonumber(blocked[i + 1])
     local name, most = lines.of(id)
     local band = header(redis.call('HGET', k_jobs, id) or '')
-    local held = due < 0 and band and is_held(words_of(redis.call('HGET', k_jobs, id), name))
+    local held = due < 0 and band and is_held(words_of(redis.call('HGET', k_jobs, id), name), lines.rate_of(id))
     if not band then
       redis.call('ZREM', k_blocked, id)
     elseif held or (due >= 0 and name and not lines.has_room(name, most)) then
@@ -149,10 +150,14 @@ if string.sub(naming, 1, 1) == 'b' then
     end
   end
   naming = #blocked < 400 and '' or 'b' .. int(from + stay)
+  local full = redis.call('ZRANGEBYSCORE', k_rates, '-inf', int(now), 'LIMIT', 0, 200) -- all their tokens are there
+  if #full > 0 then
+    redis.call('ZREM', k_rates, unpack(full))
+  end
   if redis.call('EXISTS', k_pauses, k_opens) == 0 then
-    if redis.call('EXISTS', k_names, k_holders, k_blocked) == 0 then
+    if redis.call('EXISTS', k_names, k_holders, k_blocked, k_rates) == 0 then
       redis.call('HDEL', k_meta, 'named')
-    else
+    elseif named == '2' then
       redis.call('HSET', k_meta, 'named', '1')
     end
   end

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 from uuid import UUID
 
 from django_delayq import clock, ids
@@ -24,6 +24,7 @@ from django_delayq.store.scripts.queue import holder_of
 from django_delayq.store.scripts.record import JobRecord
 
 T = TypeVar("T")
+INSPECTED: Final = 17  # values per job, see inspect.lua
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,8 @@ class JobView:
     `date_ms`: by state, when it is due, its lease ends, it failed, or it finished. `asks`: how often it has raised NotYet. `name`:
     its concurrency name, of which `most` jobs run at a time; "" for none. `turn`: the number of the holder that the job is or was, 0
     before. `blocked`: it is due, and waits for its name. `name_holder`: the first of the jobs that hold the name. `paused`: the word
-    whose pause holds the job, "" for none. `record` is None for a tombstone or an unreadable record.
+    whose pause holds the job, "" for none. `rate`: the name of its rate, "" for none; `token_ms`: when the next token of it comes, if
+    the job waits for one, else 0. `record` is None for a tombstone or an unreadable record.
     """
 
     id: UUID
@@ -50,6 +52,8 @@ class JobView:
     blocked: bool
     name_holder: UUID | None
     paused: str
+    rate: str
+    token_ms: int
     fence: str
     cancel_by: str
     aborts: bool
@@ -143,7 +147,7 @@ class Inspector:
                 reply = loader.run(self._link(keys), loader.load("inspect", keys), keys, "", "", "", *wanted)
                 now_ms = int(reply[0])
                 for n, number in enumerate(those):
-                    found[number] = read(jobs[number], queue, now_ms, reply[1 + n * 15 : 16 + n * 15])
+                    found[number] = read(jobs[number], queue, now_ms, reply[1 + n * INSPECTED : 1 + (n + 1) * INSPECTED])
 
         self._reach.each(self._places, numbers, look)
         return found
@@ -188,12 +192,12 @@ class Inspector:
                 return
 
     def names(self, queue: str, partition: int, name: str, *, failed: bool) -> bool:
-        """Whether an unfinished job of a partition has that concurrency name. With `failed`, failed jobs that Redis still has also
-        count. It reads the names of all jobs that have one.
+        """Whether an unfinished job of a partition has that concurrency name, or that rate. With `failed`, failed jobs that Redis still
+        has also count. It reads the names of all jobs that have one.
         """
         wanted, keys = name.encode(), self._parts.at(queue, partition)
         for flat in self._scanned(keys, "names", 1000):
-            bear = [id for id, value in zip(flat[::2], flat[1::2], strict=True) if value.split(b":", 3)[-1] == wanted]
+            bear = [id for id, value in zip(flat[::2], flat[1::2], strict=True) if wanted in _texts(value)]
             if (bear and failed) or any(self._link(keys).execute("ZSCORE", keys["failed"], id) is None for id in bear):
                 return True
         return False
@@ -296,6 +300,12 @@ def _snapshots(link: Link) -> bool:
     return len(reply) == 2 and bool(reply[1])
 
 
+def _texts(value: bytes) -> tuple[bytes, bytes]:
+    """The concurrency name and the rate of a value of `names`, see lines.lua."""
+    name, _, rate = value.split(b":", 3)[-1].partition(b"\2")
+    return name, rate.split(b":", 3)[-1]
+
+
 def _is_nowhere(job: UUID, _queue: str, _now_ms: int, values: Sequence[bytes]) -> bool:
     state, raw = values[0], values[8]
     if state != b"unknown" or not raw:
@@ -308,7 +318,9 @@ def _is_nowhere(job: UUID, _queue: str, _now_ms: int, values: Sequence[bytes]) -
 
 
 def _view(job: UUID, queue: str, now_ms: int, values: Sequence[bytes]) -> JobView | None:
-    state, date, attempt, crashes, asks, fence, cancel_by, progress, raw, name, most, turn, blocked, holder, paused = values
+    state, date, attempt, crashes, asks, fence, cancel_by, progress, raw, name, most, turn, blocked, holder, paused, rate, token = (
+        values
+    )
     if state == b"unknown":
         return None
     try:
@@ -330,6 +342,8 @@ def _view(job: UUID, queue: str, now_ms: int, values: Sequence[bytes]) -> JobVie
         blocked=blocked == b"1",
         name_holder=decode.job_id(holder) if holder else None,
         paused=decode.text(paused),
+        rate=decode.text(rate),
+        token_ms=decode.moment_ms(token),
         fence=decode.text(fence),
         cancel_by=decode.text(cancel_by).lstrip("\1"),
         aborts=cancel_by.startswith(b"\1"),  # see cancel.lua

@@ -29,7 +29,8 @@ MOST_BESIDE = 399  # items of an entry besides the first, as in lua/include/unto
 class QueueDepth:
     """The depth of a queue. Times are in ms since 1970 (0: none). `oldest_late_ms` and `events_late_ms` (the age of the oldest event
     that no mirror has folded) are durations. `due` is part of `scheduled`. `blocked`, the jobs that wait for their name, is part of
-    `due`. `held`, the due jobs that the pause of a word holds, is only part of `scheduled`, and they are not late. `untold`: the number
+    `due`. `held`, the due jobs that the pause of a word holds, and `rated`, those that wait for a token of their rate, are
+    only part of `scheduled`, and they are not late. `untold`: the number
     of jobs in the `events` entries. `asked_ms`: when a process last asked for jobs here, or extended a lease.
     """
 
@@ -49,6 +50,7 @@ class QueueDepth:
     untold: int
     blocked: int
     held: int
+    rated: int
     events_late_ms: int
     generation: str
     restoring: str
@@ -69,6 +71,7 @@ def depth_commands(keys: Keys, now_ms: int) -> list[tuple[Any, ...]]:
         ("ZRANGEBYSCORE", keys["blocked"], 0, "+inf", "WITHSCORES", "LIMIT", 0, 1),
         ("ZCOUNT", keys["blocked"], 0, "+inf"),
         ("ZCOUNT", keys["blocked"], "-inf", "(0"),
+        ("ZLEXCOUNT", keys["waiters"], "[\2", "(\3"),
         ("ZCARD", keys["leases"]),
         ("HLEN", keys["runs"]),
         ("HLEN", keys["asks"]),
@@ -82,7 +85,7 @@ def depth_commands(keys: Keys, now_ms: int) -> list[tuple[Any, ...]]:
 def depth_of(queue: str, now_ms: int, replies: Sequence[Any]) -> QueueDepth:
     """The depth, from the replies to `depth_commands`."""
     dates = [decode.moment_ms(first[1]) for first in replies[6:10] if first]
-    blocked, held, running, runs, asks, failed, events, oldest, meta = replies[10:]  # oldest: [[id, [b"at", ms, …]]]
+    blocked, held, rated, running, runs, asks, failed, events, oldest, meta = replies[10:]  # oldest: [[id, [b"at", ms, …]]]
     first = min(dates, default=0)
     paused, by, why, until, generation, restoring, surplus, alive, _ = ((value or b"").decode("utf-8", "replace") for value in meta)
     until_ms = decode.moment_ms(until)
@@ -90,10 +93,11 @@ def depth_of(queue: str, now_ms: int, replies: Sequence[Any]) -> QueueDepth:
         paused, by, why, until_ms = "", "", "", 0
     return QueueDepth(
         queue=queue,
-        scheduled=sum(replies[0:3]) + blocked + held,
+        scheduled=sum(replies[0:3]) + blocked + held,  # `held` has counted `rated`
         due=sum(replies[3:6]) + blocked,
         blocked=blocked,
-        held=held,
+        held=max(0, held - rated),
+        rated=rated,
         running=running,
         retrying=max(0, runs - running - asks),  # a job that polled has not failed; jobs that did both are counted too low
         failed=failed,
@@ -117,7 +121,7 @@ def summed(parts: Sequence[QueueDepth]) -> QueueDepth:
     if len(parts) == 1:
         return parts[0]
     total: dict[str, Any] = {}
-    for name in ("scheduled", "due", "running", "retrying", "failed", "events", "untold", "blocked", "held"):
+    for name in ("scheduled", "due", "running", "retrying", "failed", "events", "untold", "blocked", "held", "rated"):
         total[name] = sum(getattr(part, name) for part in parts)
     for name in ("oldest_late_ms", "events_late_ms", "asked_ms"):
         total[name] = max(getattr(part, name) for part in parts)

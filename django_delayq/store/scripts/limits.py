@@ -1,4 +1,4 @@
-"""Pauses of words in one partition: the task or the concurrency name of jobs, see words.lua."""
+"""Pauses and rates in one partition. A pause has a word: the task or the concurrency name of jobs, see words.lua."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ RESTORE: Final = "restore"  # the actor of a pause that waits for a restore by h
 
 class LimitChange(NamedTuple):
     """A change for `QueueStore.limit`. `word`: task:<task> or name:<concurrency name>. `value` of a pause: the ms since 1970 until
-    which it lasts (0: no end); of a resume: the ms between two of the jobs that it held (0: as many as are claimed).
+    which it lasts (0: no end); of a resume: the ms between two of the jobs that it held (0: as many as are claimed). The word of a rate
+    is its name, and the value its pace, see `Quota.told`; "": the one that tasks declare. With a byte 1 and a task as the word, it is
+    what the newest code of the task declares, or "none".
     """
 
-    kind: Literal["pause", "resume"]
+    kind: Literal["pause", "resume", "rate"]
     word: str
-    value: int = 0
+    value: int | str = 0
 
 
 class WordPause(NamedTuple):
@@ -65,8 +67,12 @@ class LimitStore:
         return loader.value(answers)
 
     def running(self, word: str = "") -> int:
-        """The number of running jobs, or of those with a word. It reads the records of all running jobs if the word is a task."""
+        """The number of running jobs, or of those with a word (0 for a rate). It reads the records of all running jobs if the word is a
+        task.
+        """
         kind, _, text = word.partition(":")
+        if kind in ("rate", "declared"):
+            return 0
         if kind in ("", "queue"):
             return int(self._link.execute("ZCARD", self._keys["leases"]))
         if kind == "name":
@@ -95,11 +101,22 @@ class LimitStore:
             found[queue_word(self.store.queue)] = WordPause(until_ms if pauses else 0, not pauses, by, why, bool(alone))
         return found
 
+    def rates(self) -> dict[str, str]:
+        """The rates that a person has set: their paces in the form of `Quota.told`."""
+        flat = self._link.execute("HGETALL", self._keys["limits"])
+        return dict(zip(map(decode.text, flat[::2]), map(decode.text, flat[1::2]), strict=True))
+
+    def waiting(self, rate: str) -> int:
+        """The number of due jobs that wait for a token of a rate."""
+        line = b"\2" + rate.encode()
+        return int(self._link.execute("ZLEXCOUNT", self._keys["waiters"], b"[" + line + b"\0", b"(" + line + b"\1"))
+
     def allows(self, record: bytes) -> bool:
         """Whether neither the queue nor a word of this record is paused."""
         paused, name = self.paused(), in_payload(record.split(b"\n", 2)[1])
         task = record.split(b"\n")[0].split(b" ")[1:2]
-        words = [queue_word(self.store.queue), *(f"task:{decode.text(one)}" for one in task)] + ([f"name:{name.text}"] if name else [])
+        words = [queue_word(self.store.queue), *(f"task:{decode.text(one)}" for one in task)]
+        words += [f"name:{name.text}"] if name and name.text else []
         now_ms = decode.time_ms(self._link.execute("TIME"))
         held = (paused[word] for word in words if word in paused)
         return not any(not one.resumed and (one.until_ms == 0 or one.until_ms > now_ms) for one in held)

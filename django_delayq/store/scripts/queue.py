@@ -57,7 +57,7 @@ Resigned = Literal["done", "changed", "gone"]
 
 class Claim(NamedTuple):
     """The answer to a claim. `wait_ms`: when to claim again. `more`: due jobs remain. `generation`: that of the store's data.
-    `server`: the run of the server ("" if INFO is not allowed).
+    `server`: the run of the server ("" if INFO is not allowed). `for_thread`: a due job with a rate waits for an idle thread.
     """
 
     jobs: list[ClaimedJob]
@@ -67,6 +67,7 @@ class Claim(NamedTuple):
     server: str
     more: bool
     paused: bool
+    for_thread: bool = False
 
     @property
     def epoch(self) -> str:
@@ -215,12 +216,11 @@ class QueueStore:
             if date is None:
                 date = f"+{item.left_ms(now)}"
             arguments += (short(item.id), written(item), item.told_policy() if item.key else item.on_conflict, date, item.told_name())
-        named = any(arguments[7::5])
+        named, head = any(arguments[7::5]), loader.head(self._time(now_ms), actor, reason)
         if named:
             arguments[2] = f"named {mode}"
         else:
             del arguments[7::5]
-        head = loader.head(self._time(now_ms), actor, reason)
         script, stride = loader.load("schedule", self.keys), 5 if named else 4
         if replicas is not None:
             answers = replicas.start(self.link, script, self.keys, [(*head, *arguments)])
@@ -229,9 +229,7 @@ class QueueStore:
         return lambda: schedule_replies(items, arguments, answer(), stride)
 
     def epoch(self) -> str:
-        """The epoch for publications: the generation, and the run of the server that was confirmed last. A store without a generation
-        gets one, since two empty stores would look the same.
-        """
+        """The epoch for publications: the generation, and the confirmed run of the server. A store without a generation gets one."""
         return self.stand()[0]
 
     def stand(self) -> tuple[str, Trimmed]:
@@ -251,6 +249,7 @@ class QueueStore:
         max_events: int = 0,
         wary: bool = False,
         away_ms: int = 0,
+        free: int | None = None,
         pulled_ms: int = 0,
         older_ms: int = 0,
         now_ms: int | None = None,
@@ -259,13 +258,14 @@ class QueueStore:
 
         `epoch`: the epoch that the worker knows; in another one it gets nothing. `max_events` above 0: it gets nothing while the
         mirror is behind by twice as many jobs. `wary`: a mirror serves this queue, and must confirm a new store before a claim.
-        `away_ms`: how long its calls have failed. `pulled_ms` above 0: a consumer of the project claims, and this is the lease of the
-        queue. The leases of `lost` jobs ran out; the caller settles these. `older_ms`: only jobs that have been due for as long.
+        `away_ms`: how long its calls have failed. `free`: the number of idle threads (None: one for each job), and so of jobs with a
+        rate that it can get. `pulled_ms` above 0: a consumer of the project claims, and this is the lease of the queue. The leases of
+        `lost` jobs ran out; the caller settles these. `older_ms`: only jobs that have been due for as long.
 
         `want` 0 claims nothing and hands the timer over. `nonce` must be new for each new claim, and consist of letters and digits.
         """
         site.raise_if_refused(self.keys)
-        told = (nonce, min(want, MOST), lease_ms, max_crashes, epoch, max_events, "1" if wary else "0", away_ms)
+        told = (nonce, min(want, MOST), lease_ms, max_crashes, epoch, max_events, int(wary), away_ms, "" if free is None else free)
         pulled = (pulled_ms, older_ms) if pulled_ms else ()
         reply = self.run("claim", self._time(now_ms), worker, "", *told, *pulled)
         generation, server = decode.text(reply[0]), decode.text(reply[1])
@@ -283,7 +283,8 @@ class QueueStore:
             server=server,
             now_ms=int(reply[2]),
             wait_ms=float(reply[3]),
-            more=reply[4] == b"1",
+            more=reply[4] != b"0",
+            for_thread=reply[4] == b"2",
             paused=reply[5] == b"1",
         )
 

@@ -86,11 +86,12 @@ class _Watch:
         self.trouble = ErrorPause(f"queue {line.queue}", longest=5.0)
         self.at = 0.0  # when to claim next
         self.nonce = ""  # of a claim whose reply has not come
-        self.want = 0
+        self.want = self.idle_threads = 0
         self.sent = 0.0
         self.holds_timer = False  # possibly
         self.dry_at = -1  # the buffer's round in which no job was due and this process held none
         self.idle = False  # no job was due at the last poll, and no call has come since
+        self.for_thread = False  # at the last poll, a job with a rate waited for an idle thread
         self.epoch = ""  # the epoch at the last reply of Redis; all jobs that are held here were adopted in it
         self.seen = ""  # a newer epoch, in which they are not adopted yet
         self.heard = now  # the time of that reply; at first, the time when this process began to poll
@@ -109,7 +110,8 @@ class Mover:
     5. If it is full, it hands its timers over, so that an idle worker keeps them.
     6. Once per second it contacts each line of which this process holds a job. It contacts the other lines as often as the claim
        tells it, if it can be called. If Redis has another epoch, all jobs that are held here are adopted first.
-    7. If it is killed between claim and lease table, the supervisor asks Redis for the jobs of that claim.
+    7. If a job waits for an idle thread, because it has a rate, it claims no jobs ahead until that job is claimed.
+    8. If it is killed between claim and lease table, the supervisor asks Redis for the jobs of that claim.
     """
 
     def __init__(
@@ -230,7 +232,7 @@ class Mover:
         return watch.dry_at == self._buffer.round
 
     def _pass(self, now: float) -> float:
-        ahead = self._pace.ahead()
+        ahead = 0 if any(watch.for_thread for watch in self._watches) else self._pace.ahead()
         least = max(1, min(ahead // 2, len(self._free), MOST))
         self.out_of_rows = not self._free
         # Before the check for room, so that a consumer that finishes in between calls the mover.
@@ -274,11 +276,15 @@ class Mover:
         return LONGEST_WAIT
 
     def _room(self, ahead: int) -> int:
+        return min(self._idle_threads() + ahead, len(self._free) - self._spare, MOST)
+
+    def _idle_threads(self) -> int:
+        """The number of idle threads; less than 0 if more jobs are held than there are threads."""
         finished = sum(consumer.finished for consumer in self._consumers)
         in_hand = self._buffer.taken - finished
         if self._spare:
             in_hand += self._buffer.asked_by_others(self, self._monotonic())
-        return min(len(self._consumers) + ahead - in_hand, len(self._free) - self._spare, MOST)
+        return len(self._consumers) - in_hand
 
     def _try(self, watch: _Watch, room: int, holding: bool) -> None:
         try:
@@ -287,6 +293,7 @@ class Mover:
             watch.strange = False
         except StoreError as error:  # only this line failed, and it waits; the nonce is kept, and the others go on
             watch.strange = isinstance(error, SiteRefused)
+            watch.for_thread = False
             watch.at = self._monotonic() + watch.trouble.failed(error)
 
     def _claim(self, watch: _Watch, room: int, holding: bool) -> None:
@@ -294,7 +301,7 @@ class Mover:
         if not watch.nonce:
             self._claims += 1
             watch.nonce = f"{self._tag}{self._claims:x}"
-            watch.want, watch.sent = room, self._monotonic()
+            watch.want, watch.idle_threads, watch.sent = room, max(0, self._idle_threads()), self._monotonic()
             self._leases.claiming(watch.held_as, watch.nonce)
         if self._spare:
             self._buffer.asking(self, watch.want, watch.sent)
@@ -310,6 +317,7 @@ class Mover:
             max_events=line.max_events,
             wary=self._wary,
             away_ms=self._away_ms(watch),
+            free=watch.idle_threads,
         )
         failpoint("mover.claimed")
         if not self._same_epoch(watch, reply):
@@ -326,7 +334,9 @@ class Mover:
         watch.nonce = ""
         watch.holds_timer = not full
         watch.idle = not full and not reply.more
-        watch.at = replied_at if full or (reply.more and reply.jobs) else replied_at + self._sleep(watch, reply.wait_ms / 1000)
+        watch.for_thread = reply.for_thread
+        again = full or reply.for_thread or (reply.more and reply.jobs)
+        watch.at = replied_at if again else replied_at + self._sleep(watch, reply.wait_ms / 1000)
         failpoint("mover.kept")
         self._full_since = 0.0
         watch.dry_at = -1 if reply.jobs or reply.more or holding else self._round

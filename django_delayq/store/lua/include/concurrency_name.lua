@@ -1,9 +1,14 @@
--- Gives a scheduled job its name: `said` is "most:name", '' for none. Returns the name. See lines.lua. Needs the keys names and meta.
+-- Gives a scheduled job its name and its rate: `said` is "most:name", then the rate, see lines.lua; '' for none. Returns the name. Needs
+-- the keys names and meta.
 local function give_name(id, said)
-  local most, name = string.match(said, '^(%d+):(.+)$')
+  local most, name, rate = string.match(said, '^(%d+):([^\2]*)(.*)$')
   if most then
-    redis.call('HSET', k_names, id, most .. ':0:0:' .. name)
-    redis.call('HSETNX', k_meta, 'named', '1')
+    redis.call('HSET', k_names, id, most .. ':0:0:' .. name .. rate)
+    if rate == '' then
+      redis.call('HSETNX', k_meta, 'named', '1')
+    else
+      redis.call('HSET', k_meta, 'named', '3')
+    end
   end
-  return name
+  return name ~= '' and name or nil
 end

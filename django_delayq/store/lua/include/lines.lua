@@ -1,12 +1,13 @@
--- Lines of due jobs that wait, for a concurrency name or for the end of a pause (limits.lua). A concurrency name: only `most` jobs with the
--- same name can hold a lease at a time (1: one after the other). A name is held exactly as long as the lease of its job. A due job whose
--- name is taken leaves its band, once, and waits. Whatever frees a name puts the next job back into its band, with its date, and claim
--- decides.
+-- Lines of due jobs that wait: for a concurrency name, for the end of a pause, or for a token of their rate (limits.lua). A concurrency
+-- name: only `most` jobs with the same name can hold a lease at a time (1: one after the other).
+-- A name is held exactly as long as the lease of its job. A due job whose name is taken leaves its band, once, and waits. Whatever frees a
+-- name puts the next job back into its band, with its date, and claim decides.
 --   names: id -> most:turn:due:name, from schedule until its record is removed; turn: a number that increases with every holder, 0 before
---     the first; due: the date of its claim
---   holders: name\0id · blocked: id by due ms, for jobs in a line; by the negative of it, for jobs that a pause holds · waiters: the same
---     as line\0<band><due>\0id, so in the order in which they return: band, date, id. line: the name, or a byte 1 and the paused word. No
---     name contains a byte below 32.
+--     the first; due: the date of its claim. A job with a rate has after it a byte 2 and tokens:ms:burst:rate, see limits.lua; most is 0
+--     without a name
+--   holders: name\0id · blocked: id by due ms, for jobs in a line; by the negative of it, for jobs that a pause or a rate holds · waiters:
+--     the same as line\0<band><due>\0id, so in the order in which they return: band, date, id. line: the name; or a byte 1 and the paused
+--     word; or a byte 2 and the rate. No name contains a byte below 32.
 -- Usually no job of a queue has ever had a name, see `named` in begin.lua. Then `lines` is nil, because creating its functions takes time.
 -- Needs begin, bulk, bands and words, and the keys jobs high normal low meta names holders blocked waiters.
 local lines
@@ -16,13 +17,20 @@ if named then
   local values, read, begun, full, freed, doubtful, padded = {}, 0, {}, {}, {}, {}, {}
   local held -- the number of holders of each name, if all were read at once
 
-  -- Reads the names of these jobs at once.
+  -- Reads the names of these jobs at once, unless they were read.
   local function read_all(ids)
-    local found = redis.call('HMGET', k_names, unpack(ids))
+    local missing, n = {}, 0
     for i = 1, #ids do
-      values[ids[i]] = found[i]
+      if values[ids[i]] == nil then
+        n = n + 1
+        missing[n] = ids[i]
+      end
     end
-    read = read + #ids
+    local found = n > 0 and redis.call('HMGET', k_names, unpack(missing))
+    for i = 1, n do
+      values[missing[i]] = found[i]
+    end
+    read = read + n
   end
 
   -- Name, most, and as text turn and date of a job; nil without a name, or with an invalid one.
@@ -32,11 +40,20 @@ if named then
       value = redis.call('HGET', k_names, id)
       values[id] = value
     end
-    local most, turn, due, name = string.match(value or '', '^(%d+):(%d+):(%d+):([^%c]+)$')
-    if not most or #most > 4 or #turn > 16 or #due > 15 then
+    local most, turn, due, name, rate = string.match(value or '', '^(%d+):(%d+):(%d+):([^%c]+)(.*)$')
+    if not most or #most > 4 or #turn > 16 or #due > 15 or (rate ~= '' and string.byte(rate) ~= 2) then
       return nil
     end
     return name, most == '1' and 1 or math.max(1, tonumber(most)), turn, due
+  end
+
+  -- Its rate, and what its task declares for it; nil without one.
+  local function rate_of(id)
+    if values[id] == nil then
+      name_of(id)
+    end
+    local declared, rate = string.match(values[id] or '', '\2(%d+:%d+:%d+):([^%c]+)$')
+    return rate, declared
   end
 
   -- Its record is removed, together with its name.
@@ -130,7 +147,8 @@ if named then
     local turn = turns[name] or first
     turns[name], last = turn + 1, math.max(last, turn)
     gather('ZADD', k_holders, '0', name .. '\0' .. id)
-    gather('HSET', k_names, id, int(most) .. ':' .. int(turn) .. ':' .. int(date) .. ':' .. name)
+    local rate = values[id] and string.match(values[id], '\2.*$') or ''
+    gather('HSET', k_names, id, int(most) .. ':' .. int(turn) .. ':' .. int(date) .. ':' .. name .. rate)
     return turn
   end
 
@@ -161,7 +179,7 @@ if named then
   -- A due job leaves its band and waits in that line.
   local function wait(id, letter, line, due)
     local since = math.max(1, due)
-    gather('ZADD', k_blocked, int(string.byte(line) == 1 and -since or since), id)
+    gather('ZADD', k_blocked, int(string.byte(line) < 32 and -since or since), id)
     gather('ZADD', k_waiters, '0', waiter(id, letter, since, line))
   end
 
@@ -176,6 +194,10 @@ if named then
     if due < 0 then
       for _, word in ipairs(words_of(redis.call('HGET', k_jobs, id) or '', name)) do
         redis.call('ZREM', k_waiters, waiter(id, letter, -due, '\1' .. word))
+      end
+      local rate = rate_of(id)
+      if rate then
+        redis.call('ZREM', k_waiters, waiter(id, letter, -due, '\2' .. rate))
       end
     elseif name then
       redis.call('ZREM', k_waiters, waiter(id, letter, due, name))
@@ -262,24 +284,38 @@ if named then
     return earliest
   end
 
-  -- Puts the first jobs of a line back into their bands, at most `most`, and drops entries of jobs that no longer wait. Returns their ids.
-  local function open(line, most)
-    local found = under_name(k_waiters, line, 0, most)
+  -- The first entries of a line, at most `most`.
+  local function peek(line, most)
+    return under_name(k_waiters, line, 0, most)
+  end
+
+  -- The id in an entry of a line; '' for an invalid one.
+  local function id_in(entry)
+    return string.match(entry, '%z([^%z]+)$') or ''
+  end
+
+  -- Puts the jobs of these entries of lines back into their bands, and drops entries of jobs that no longer wait. `tell`: gets id, letter and
+  -- date of each job that returns. All are looked up at once. A job whose name was read has a record.
+  local function open(found, tell)
+    local ids = {}
     for i = 1, #found do
-      local rank, due, id = string.match(string.sub(found[i], #line + 2), '^([123])(%d+)%z(.+)$')
+      ids[i] = id_in(found[i])
+    end
+    local since = #ids > 0 and redis.call('ZMSCORE', k_blocked, unpack(ids))
+    for i = 1, #ids do
+      local rank, due, id = string.match(found[i], '^[^%z]*%z([123])(%d+)%z([^%z]+)$')
       gather('ZREM', k_waiters, found[i])
-      if id and redis.call('ZSCORE', k_blocked, id) and redis.call('HEXISTS', k_jobs, id) == 1 then
+      if id and since[i] and (values[id] or redis.call('HEXISTS', k_jobs, id) == 1) then
         gather('ZADD', BANDS[RANKED[rank]], due, id)
         gather('ZREM', k_blocked, id)
+        tell(id, RANKED[rank], tonumber(due))
       end
-      found[i] = id or ''
     end
-    return found
   end
 
   lines = {
-    read = read_all, of = name_of, forget = forget, has_room = has_room, count = count, note_freed = note_freed, left = left, hold = hold,
-    first_due = first_due, free = free, wait = wait, unblock = unblock, forget_waiter = forget_waiter, date_of = date_of,
-    withdraw = withdraw, moved = moved, call = call, open = open,
+    read = read_all, of = name_of, rate_of = rate_of, forget = forget, has_room = has_room, count = count, note_freed = note_freed,
+    left = left, hold = hold, first_due = first_due, free = free, wait = wait, unblock = unblock, forget_waiter = forget_waiter,
+    date_of = date_of, withdraw = withdraw, moved = moved, call = call, peek = peek, id_in = id_in, open = open,
   }
 end

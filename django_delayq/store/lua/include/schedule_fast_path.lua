@@ -19,8 +19,9 @@ repeat
     now = tonumber(now)
     stamp = string.format('%.0f', now)
   end
-  local format, generation, server, armed, surplus, site =
-    unpack(redis.call('HMGET', k_meta, 'format', 'generation', 'server', 'armed', 'surplus', 'site'))
+  local format, generation, server, armed, surplus, site, named = unpack(stride == 4
+    and redis.call('HMGET', k_meta, 'format', 'generation', 'server', 'armed', 'surplus', 'site')
+    or redis.call('HMGET', k_meta, 'format', 'generation', 'server', 'armed', 'surplus', 'site', 'named'))
   surplus = tonumber(surplus or 0)
   local epoch = (generation or '') .. ':' .. (server or '')
   if site ~= SITE or not generation or (known_epoch ~= '' and known_epoch ~= epoch)
@@ -43,7 +44,7 @@ repeat
     ids, jobs, bands = {}, {}, {h = {k_high, n = 1}, n = {k_normal, n = 1}, l = {k_low, n = 1}}
   end
   -- Most jobs of a call have the same header, and many the same date: these are parsed once.
-  local id, record, policy, when, said, names, fresh, line, band, safety, key, date, due, score, fields
+  local id, record, policy, when, said, names, rated, fresh, line, band, safety, key, date, due, score, fields
   local keys, taken
   for i = 1, items do
     id, record, policy, when, said = unpack(ARGV, 7 + (i - 1) * stride, 6 + i * stride)
@@ -78,6 +79,7 @@ repeat
     if said and said ~= '' then -- see lines.lua
       names = names or {}
       names[#names + 1], names[#names + 2] = id, (string.gsub(said, ':', ':0:0:', 1))
+      rated = rated or string.find(said, '\2', 1, true)
     end
     entry[told + 1], entry[told + 2] = 'scheduled', safety == 'o' and (id .. fields) or (id .. fields .. '\n' .. record)
     told = told + 2
@@ -120,7 +122,9 @@ repeat
   -- If Redis refuses a command here, only records remain, and a repeat schedules them: see nowhere.lua.
   if names then
     redis.call('HSET', k_names, unpack(names))
-    redis.call('HSETNX', k_meta, 'named', '1')
+    if not named or (rated and named ~= '3') then
+      redis.call('HSET', k_meta, 'named', rated and '3' or '1')
+    end
   end
   if not ids then
     redis.call('ZADD', band == 'n' and k_normal or band == 'h' and k_high or k_low, score, id)
