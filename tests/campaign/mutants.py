@@ -84,8 +84,9 @@ def main(words: list[str] | None = None) -> int:
 
 
 def chosen(only: str = "", sample: int = 1) -> list[Mutant]:
-    """Those with that word in file or name; of them one in so many, counted from the end, where the worker's are."""
-    return [mutant for mutant in ALL if only in f"{mutant.file}: {mutant.name}"][::-sample]
+    """Those with that word in file or name; of them one in so many, the worker's first."""
+    found = [mutant for mutant in reversed(ALL) if only in f"{mutant.file}: {mutant.name}"]
+    return sorted(found, key=lambda mutant: not mutant.file.startswith("worker/"))[::sample]
 
 
 def one(mutant: Mutant, seconds: float, seed: int) -> Verdict:

@@ -7,7 +7,7 @@ from tests.model.mutants import ALL
 
 
 def test_all_are_played_and_of_a_sample_some_of_each_floor() -> None:
-    assert chosen()[::-1] == ALL
+    assert sorted(map(str, chosen())) == sorted(map(str, ALL))
     sample = chosen(sample=4)
     assert len(sample) == -(-len(ALL) // 4)
     assert {mutant.file.partition("/")[0] for mutant in sample} == {"store", "worker"}

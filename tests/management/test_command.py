@@ -88,7 +88,7 @@ def test_without_a_subcommand_there_is_a_line_for_each(shell):
 
 def test_an_outage_is_one_line_on_standard_error(shell, settings):
     lose_redis(settings)
-    code, out, error = shell("pause", "orders")
+    code, out, error = shell("restore")
     assert (code, out) == (1, "")
     assert error.startswith("CommandError: Redis at ")
     assert len(error.splitlines()) == 1
