@@ -84,6 +84,7 @@ class Demo:
 
         print(
             f"\n  The shop    {self.url}/            order something; pay within {settings.PAY_WITHIN} s, or watch it close"
+            f"\n  Payouts     {self.url}/payouts/    pause those of one provider, or set its rate"
             f"\n  The queue   {self.url}/admin/      user {ADMIN[0]}, password {ADMIN[1]}"
             f"\n  The partner {self.partner}/            receives paid orders by signed webhooks, and often fails"
             "\n  The warehouse                                  pulls the orders to pack over the gateway"

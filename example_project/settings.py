@@ -3,6 +3,7 @@
 DELAYQ_REDIS    a URL; default: an embedded Valkey, its data in .demo/
 PARTITIONS      partitions of the queue of the orders; default 1. More partitions need a server or a Cluster
 DATABASE_URL    postgresql://user@host/name; default: SQLite in .demo/
+ONCE_FOR        how long an event of the payment provider is not charged again; default 7d
 PAY_WITHIN      seconds a customer has to pay; default 60
 SHOP_URL        the URL of the shop; default http://127.0.0.1:8000
 PARTNER_URL     the URL of the partner, who receives paid orders; default http://127.0.0.1:8001
@@ -82,6 +83,7 @@ DATABASES = {"default": _database()}
 
 PARTNER_URL = os.environ.get("PARTNER_URL", "http://127.0.0.1:8001")
 PARTNER_SECRET = "whsec_YW4gZXhhbXBsZSdzIHNlY3JldCBpcyBub25l"  # not secret either; a real one comes from the environment
+PROVIDER_SECRET = "whsec_bm90IHNlY3JldCBlaXRoZXIsIGFuIGV4YW1wbGU="  # signs the webhooks of the payment provider
 PARTNER_LEDGER = HOME / "partner.sqlite3"  # the ledger of the partner; `simulate` reads it at the end
 WAREHOUSE_LEDGER = HOME / "warehouse.sqlite3"  # the ledger of the warehouse; `simulate` reads it, too
 
@@ -92,13 +94,14 @@ DELAYQ = {
         "default": {},
         "orders": {"PARTITIONS": int(os.environ.get("PARTITIONS", "1"))},
         "partners": {"BACKOFF": "1s 2s 2s 4s 8s 15s"},
+        "payouts": {},
         "warehouse": {"CONSUMER": "pull", "LEASE": "5s", "BACKOFF": "1s 2s 4s 8s 15s"},  # warehouse.py pulls from it over the gateway
     },
     "HTTP": {
         # Deliveries go to no loopback or private address, since a URL may come from outside and lead inside. The partner of this
         # example is a process beside this one, so its network is listed. A shop whose partners are elsewhere leaves ALLOW out.
         "ALLOW": ["127.0.0.0/8"],
-        "SECRETS": {"partner": PARTNER_SECRET},
+        "SECRETS": {"partner": PARTNER_SECRET, "provider": PROVIDER_SECRET},
         "QUEUE": "partners",
         "TIMEOUT": "5s",
         # This partner rejects each order twice. By default, deliveries to a host pause after five failures in a row.
@@ -116,5 +119,6 @@ LOGGING = {
     "loggers": {"django.server": {"handlers": ["visits"], "level": "INFO", "propagate": False}},
 }
 
+ONCE_FOR = os.environ.get("ONCE_FOR", "7d")
 PAY_WITHIN = int(os.environ.get("PAY_WITHIN", "60"))
 SHOP_URL = os.environ.get("SHOP_URL", "http://127.0.0.1:8000")

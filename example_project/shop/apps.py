@@ -5,4 +5,4 @@ class ShopConfig(AppConfig):
     name = "shop"
 
     def ready(self):
-        from shop import receivers  # noqa: F401  # connects them
+        from shop import payments, receivers  # noqa: F401  # declares tasks, connects receivers

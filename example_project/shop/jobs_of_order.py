@@ -28,6 +28,7 @@ def jobs_of(order):
     """The jobs with the keys of the order, oldest first. A key may have several jobs, one after the other."""
     purposes = {
         ("orders", order.close_key): "closes the order, unless it is paid",
+        ("orders", f"payment:transfer:{order.pk}"): "charges the transfer",
         (PARTNERS, partner_key(order.pk)): "delivery: tells the partner, signed",
         (WAREHOUSE, pack_key(order.pk)): "message: asks the warehouse to pack it",
         ("orders", order.refund_key): "asks the provider for the refund",

@@ -1,15 +1,20 @@
-"""The pages of the shop, and an endpoint for the simulated payment provider."""
+"""The pages of the shop, its webhook, and endpoints of the simulated payment providers."""
 
+import json
+
+from django.conf import settings
 from django.contrib import messages
 from django.db import transaction
 from django.db.models import F
-from django.http import JsonResponse
+from django.http import Http404, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
+from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_GET, require_POST
 
 import django_delayq as delayq
-from shop import fulfilment
+from django_delayq.contrib.http import SignatureRefused, verify
+from shop import fulfilment, payments
 from shop.jobs_of_order import jobs_of
 from shop.models import Ledger, Order, Product, pay_window
 from shop.tasks import close_order, poll_refund
@@ -64,15 +69,36 @@ def pay(request, order_id):
     """Accepts the payment if the order is open, and cancels the job that closes it."""
     found = get_object_or_404(Order, pk=order_id)
     with transaction.atomic():
-        paid = found.move(Order.State.UNPAID, Order.State.PAID, "paid")
-        if paid:
-            fulfilment.set_off(found.pk)
-            delayq.cancel(key=found.close_key, queue="orders", actor="shop", reason="paid", at_commit=True)
+        paid = payments.accept(found)
     if not paid:
         messages.error(request, "Too late: this order has been closed, and nothing was charged.")
         return redirect(found)
     messages.success(request, "Thank you, your payment has arrived.")
     return redirect(found)
+
+
+@require_POST
+def transfer(request, order_id):
+    """Lets the payment provider report a transfer. The button exists twice, so that the provider can report it again."""
+    found = get_object_or_404(Order, pk=order_id)
+    payments.send_webhook(found)
+    messages.info(request, "The provider reports the transfer by its webhook.")
+    return redirect(found)
+
+
+@csrf_exempt
+@require_POST
+def webhook(request):
+    """The payment provider reports an event, sometimes twice, also days later. The job is scheduled once for each event."""
+    try:
+        verify(request, [settings.PROVIDER_SECRET])
+    except SignatureRefused as refused:
+        return HttpResponse(refused.code, status=401)
+    event = json.loads(request.body)
+    with transaction.atomic():
+        Ledger.objects.create(order_id=event["order"], what="webhook")
+        delayq.schedule(payments.charge, event["order"], key=f"payment:{event['id']}", once_for=settings.ONCE_FOR)
+    return HttpResponse(status=204)
 
 
 @require_POST
@@ -95,3 +121,36 @@ def provider(request, order_id):
     Order.objects.filter(pk=order_id).update(refund_polls=F("refund_polls") + 1)
     polls = Order.objects.values_list("refund_polls", flat=True).get(pk=order_id)
     return JsonResponse({"status": "done" if polls >= 3 else "pending"})
+
+
+@require_GET
+def payouts(request):
+    latest, calls = payments.latest_payouts(), payments.calls_in_last_minute()
+    providers = [(provider, calls[provider]) for provider in payments.PROVIDERS]
+    return render(request, "shop/payouts.html", {"providers": providers, "payouts": latest, "jobs": states_of(latest)})
+
+
+@require_GET
+def payouts_state(request):
+    """The page of payouts requests it every second."""
+    return JsonResponse({"state": "", "steps": 0, "jobs": states_of(payments.latest_payouts())})
+
+
+def states_of(latest):
+    """Text that changes with the jobs."""
+    return " ".join(f"{payout['url']}:{payout['state']}" for payout in latest)
+
+
+@require_POST
+def pay_out(request, provider):
+    """Schedules payouts to all merchants by this provider: one, or 50 if its second button was pressed."""
+    if provider not in payments.PROVIDERS:
+        raise Http404
+    payments.schedule_payouts(provider, 50 if "many" in request.POST else 1)
+    return redirect("payouts")
+
+
+@require_GET
+def payout_provider(request, provider):
+    """A provider that pays merchants."""
+    return JsonResponse({"status": f"paid by {provider}"})

@@ -1,6 +1,6 @@
-// Counts down, and asks the server every second whether the order has changed; then loads the page anew.
+// Counts down, and asks the server every second whether the order or the payouts have changed; then loads the page anew.
 "use strict";
-const order = document.getElementById("order");
+const order = document.querySelector("[data-url]");
 const left = document.getElementById("left");
 let leaves = false; // a form has been sent: what comes back is newer than any reload
 const end = Date.now() + 1000 * Number(order.dataset.left);
