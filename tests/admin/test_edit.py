@@ -16,6 +16,7 @@ import django_delayq as delayq
 from django_delayq import codec
 from django_delayq.admin import editing
 from django_delayq.exceptions import PayloadError, PayloadTooLarge
+from django_delayq.job_meta import SharedName
 from django_delayq.models import Event, Job, Operation
 from django_delayq.producer import edit
 from django_delayq.producer.stores import stores
@@ -368,7 +369,7 @@ def test_a_copy_carries_what_the_first_has_carried_and_lasts_as_long(orders, sta
     copied(client, job)
     old, new = Job.objects.get(pk=job.id), Job.objects.exclude(pk=job.id).get()
     assert new.options["meta"]["delayq.carried"] == old.options["meta"]["delayq.carried"]
-    assert new.shared_name == old.shared_name == ("order:{x}", 3)
+    assert new.shared_name == old.shared_name == SharedName("order:{x}", 3)
     assert abs((new.expires_at - new.created_at) - (old.expires_at - old.created_at)).total_seconds() < 5
 
 

@@ -413,8 +413,8 @@ ALL = [
     Mutant(
         "held jobs return in another order",
         "store/lua/include/lines.lua",
-        "local found = under_name(k_waiters, line, 0, most)",
-        "local found = under_name(k_waiters, line, 1, most)",
+        "return under_name(k_waiters, line, 0, most)",
+        "return under_name(k_waiters, line, 1, most)",
         "lua",
         bug="after a resume, the oldest jobs waited for younger ones",
         test="tests/store/test_word_pauses.py::test_held_jobs_return_in_their_order_after_the_pause",

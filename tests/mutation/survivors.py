@@ -126,7 +126,7 @@ SURVIVORS = {
     "worker/process/mover.py: least = max(1, min(ahead // 2, len(self._free), MOST)) [one more] 2": COSTS
     + "from how many free rows on a process claims more jobs.",
     "worker/process/mover.py: self._buffer.call_at = -1 [one more]": NOTHING + "no buffer holds fewer than no jobs.",
-    "worker/process/mover.py: return min(len(self._consumers) + ahead - in_hand, len(self._free) - self._spare, MOST) [- to +] 2": OPEN
+    "worker/process/mover.py: return min(self._idle_threads() + ahead, len(self._free) - self._spare, MOST) [- to +]": OPEN
     + "what a mover leaves to those of other servers; tests/worker/test_places.py has two.",
     "worker/process/mover.py: watch.idle = not full and not reply.more [and to or]": OPEN
     + "how often a queue is asked; tests/worker/test_fair.py runs several.",
