@@ -95,7 +95,7 @@ def _kind(options: PushOptions) -> MessageKind:
     return MessageKind(rate) if rate else KIND
 
 
-def _options(queue: str, given: PushOptions) -> Options:
+def _options(queue: str, given: MessageOptions) -> Options:
     if not isinstance(queue, str) or not queue:
         raise ConfigError(
             f"push() was given {queue!r} as the queue. Pass the name of a queue in DELAYQ['QUEUES'], as in push('mail', body)."

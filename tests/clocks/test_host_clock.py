@@ -23,6 +23,7 @@ from django_delayq.contrib.gateway import tokens
 from django_delayq.contrib.gateway.models import ALL, KeptAnswer, Token
 from django_delayq.locks.lock import process_leases
 from django_delayq.mirror.bring_in import BringInLoop
+from django_delayq.mirror.declared_rates import DeclaredRates
 from django_delayq.mirror.pause_loop import PauseLoop
 from django_delayq.mirror.prune import OldOperationsLoop, OldTicksLoop, PruneLoop, TidyLoop
 from django_delayq.mirror.relay import CommitRequestLoop, RelayLoop
@@ -48,7 +49,7 @@ from tests.targets.conftest import TASK as DELIVERY
 from tests.targets.offers.conftest import TARGETS
 from tests.targets.offers.conftest import TASK as OFFER
 from tests.targets.receivers import Host, answer, drop
-from tests.tasks_for_tests import book, close_order
+from tests.tasks_for_tests import book, close_order, pay_out
 
 WRONG = [timedelta(hours=-2), timedelta(hours=25), timedelta(days=31)]
 HOUR = timedelta(hours=1)
@@ -153,6 +154,21 @@ def pauses(world: World) -> None:
     PauseLoop().poll()
 
 
+def sets_rates(world: World) -> None:
+    """The rate of a person counts for one name, and that of the code for the others. No pace is so fast that time decides."""
+    DeclaredRates().poll()
+    delayq.set_rate("bank:7", "3/d", burst=2, reason="the bank asks for it")
+    delayq.set_rate("bank:8", "9/d")
+    delayq.set_rate("bank:8", None)
+    PauseLoop().poll()
+    for bank in (7, 7, 7, 8, 8):
+        delayq.schedule(pay_out, bank)
+    for _ in range(5):
+        world.run()
+    assert delayq.set_rate("bank:7", "1/d", dry_run=True).waiting == 1
+    world.fold()
+
+
 def schedules_once(world: World) -> None:
     """One period lasts, one has passed, and of one the key is freed."""
     for number, key in enumerate(("lasts", "has passed", "is freed"), 51):
@@ -173,6 +189,7 @@ async def acts_by_async_code(world: World) -> None:
     await delayq.arequeue(world.jobs["failed"])
     await delayq.apause("orders")
     await delayq.aresume("orders")
+    assert await delayq.aset_rate("bank:7", "100/m", dry_run=True)
     assert await delayq.aforget(key="waiting", queue="orders") == "unknown", "it has no period"
     assert (await delayq.aget(world.jobs["succeeded"].id)).task == close_order.name
 
@@ -394,6 +411,7 @@ WORKER = "a worker under a wrong clock"  # see test_real_workers.py
 LOOPS: dict[str, Act | str] = {
     "BringInLoop": parts(BringInLoop, "far", **STORED),
     "CommitRequestLoop": commits,
+    "DeclaredRates": sets_rates,
     "MirrorLoop": runs,
     "OldOperationsLoop": one(lambda world: OldOperationsLoop(stores.places, conf.get())),
     "OldTicksLoop": one(lambda world: OldTicksLoop(stores.places, conf.get())),
@@ -441,6 +459,7 @@ CALLS: dict[str, Act] = {
     "requeue": requeues,
     "pause": pauses,
     "resume": pauses,
+    "set_rate": sets_rates,
     "forget": schedules_once,
     "get": gets,
     "lock": locks,
@@ -453,7 +472,7 @@ CALLS: dict[str, Act] = {
     "periodic": declares,
     **dict.fromkeys(("aschedule", "aschedule_many"), async_to_sync(schedules_by_async_code)),
     **dict.fromkeys(
-        ("acancel", "areschedule", "arun_now", "arequeue", "apause", "aresume", "aforget", "aget"),
+        ("acancel", "areschedule", "arun_now", "arequeue", "apause", "aresume", "aset_rate", "aforget", "aget"),
         async_to_sync(acts_by_async_code),
     ),
     **dict.fromkeys(("adeliver", "aoffer", "apush", "apull"), async_to_sync(delivers_and_more_by_async_code)),

@@ -380,6 +380,8 @@ FIELDS = (
     "fence",
     "named",
     "turn",
+    "paused_until",
+    "paused_alone",
 )
 
 
