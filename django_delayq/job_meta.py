@@ -1,6 +1,6 @@
 """What a job's meta holds for this package: the concurrency name, which limits how many jobs run at a time, the rate, which limits how
-many start in a period, and the tasks of whose jobs the sender may know. They travel in the payload, so that every process that
-publishes the job applies them.
+many start in a period, the fair word, whose jobs take turns with those of other words, and the tasks of whose jobs the sender may know.
+They travel in the payload, so that every process that publishes the job applies them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 
 MAX_NAME: Final = 200  # characters
 MOST: Final = 1000  # of a name at a time
-# The key of a job's meta under which it travels, as [text, most] or [text, most, rate]: workers of an older release take it as meta.
+# The key of a job's meta under which it travels, as [text, most], [text, most, rate] or [text, most, rate or [], fair word]: workers of
+# an older release take it as meta.
 NAMED: Final = "delayq.name"
 _MARK: Final = json.dumps(NAMED).encode()
 ONLY: Final = "delayq.only"  # the key of a job's meta: a list of task names
@@ -63,13 +64,14 @@ class Rate(NamedTuple):
 
 
 class SharedName(NamedTuple):
-    """A concurrency name: `most` jobs of a queue with this text can hold a lease at a time. A job can have a rate as well, or only a
-    rate: then the text is empty and `most` is 0.
+    """A concurrency name: `most` jobs of a queue with this text can hold a lease at a time. A job can have a rate and a fair word as
+    well, or only these: then the text is empty and `most` is 0.
     """
 
     text: str
     most: int = 1
     rate: Rate | None = None
+    fair: str = ""
 
     @property
     def home(self) -> str:
@@ -78,12 +80,17 @@ class SharedName(NamedTuple):
 
     def told(self) -> str:
         """The format of the scripts, see lines.lua."""
-        name = f"{self.most}:{self.text}"
-        return name if self.rate is None else f"{name}\2{self.rate.pace.told()}:{self.rate.text}"
+        rate = f"\2{self.rate.pace.told()}:{self.rate.text}" if self.rate else ""
+        return f"{self.most}:{self.text}{rate}" + (f"\3{self.fair}" if self.fair else "")
 
     def packed(self) -> list[Any]:
         """The value in the job's meta."""
-        return [self.text, self.most] if self.rate is None else [self.text, self.most, [self.rate.text, *self.rate.pace]]
+        packed: list[Any] = [self.text, self.most]
+        if self.rate or self.fair:
+            packed.append([self.rate.text, *self.rate.pace] if self.rate else [])
+        if self.fair:
+            packed.append(self.fair)
+        return packed
 
 
 def is_text(value: object) -> bool:
@@ -94,12 +101,24 @@ def is_text(value: object) -> bool:
 def in_meta(meta: Mapping[str, Any] | None) -> SharedName | None:
     """The name that a job's meta carries; None without one, or where somebody else has written another thing there."""
     match (meta or {}).get(NAMED):
-        case [str() as text, int() as most] if is_text(text) and type(most) is int and 1 <= most <= MOST:
-            return SharedName(text, most)
-        case [str() as text, int() as most, [str() as rate, *numbers]] if is_text(rate) and _are_tokens(numbers):
-            if (text, most) == ("", 0) or (is_text(text) and type(most) is int and 1 <= most <= MOST):
-                return SharedName(text, most, Rate(rate, Quota(*numbers)))
+        case [str() as text, int() as most, *more] if type(most) is int and len(more) <= 2:
+            if (is_text(text) and 1 <= most <= MOST) or ((text, most) == ("", 0) and more):
+                return _with_more(SharedName(text, most), more)
     return None
+
+
+def _with_more(name: SharedName, more: list[Any]) -> SharedName | None:
+    """The name with the rate and the fair word; None if one of them is not valid."""
+    match more:
+        case []:
+            return name
+        case [[str() as rate, *numbers], *fair] if is_text(rate) and _are_tokens(numbers):
+            name = name._replace(rate=Rate(rate, Quota(*numbers)))
+        case [[], *fair] if fair:
+            pass
+        case _:
+            return None
+    return name._replace(fair=fair[0]) if fair and is_text(fair[0]) else None if fair else name
 
 
 def _are_tokens(numbers: list[Any]) -> bool:

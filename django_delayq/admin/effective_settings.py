@@ -67,6 +67,8 @@ def of_task(task: Task[Any, Any]) -> list[Setting]:
     if task.rated is not None:
         pace = task.rated.pace
         found.append(Setting("rate", f"{visible(task.rated.format.text)} · {pace} · {pace.burst}", here))
+    if task.faired is not None:
+        found.append(Setting("fair", visible(task.faired.text), here))
     if task.sensitive:
         found.append(Setting("sensitive", ", ".join(sorted(map(visible, task.sensitive))), here))
     return found

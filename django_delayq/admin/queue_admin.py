@@ -41,7 +41,7 @@ from django_delayq.producer.task import registry
 from django_delayq.spread import MINUTES, Spread, percentile
 from django_delayq.store.reads import queue_depth
 from django_delayq.store.reads.fitness import unkept, unmirrored
-from django_delayq.store.reads.queue_depth import MessageConsumer, MessageConsumers, NamesSeen
+from django_delayq.store.reads.queue_depth import FairSeen, MessageConsumer, MessageConsumers, NamesSeen
 from django_delayq.store.reads.reach import Reach
 from django_delayq.store.scripts.limits import queue_word
 from django_delayq.text import visible
@@ -337,7 +337,7 @@ def of_queue(request: HttpRequest, name: str, jobs: ListLinks) -> Line:
     view = next((queue for queue in seen.queues if queue.name == name), None)
     chosen, span = charts.chosen(request.GET.get("span"))
     section, trouble = _section([name], span, trends.ends(rows, queue=name), seen, jobs)
-    bands, consumers, named = _in_redis(name, names=may_see_jobs) if view else ({}, [], None)
+    bands, consumers, named, fair = _in_redis(name, names=may_see_jobs) if view else ({}, [], None, None)
     kept = None if view else pauses.of_word(queue_word(name))
     return {
         "name": name,
@@ -361,6 +361,7 @@ def of_queue(request: HttpRequest, name: str, jobs: ListLinks) -> Line:
             (visible(one.name), clock.from_ms(one.claimed_ms) if one.claimed_ms else None, len(one.held)) for one in consumers
         ],
         "shared": _names(named),
+        "fair": _fair(fair, view.depth.behind if view else 0),
         "settings": effective_settings.of_queue(config),
         "pauses": [(row.at, badge(row.kind), visible(row.actor), visible(row.reason)) for row in trends.pauses(name)],
         "events": trends.EVENTS,
@@ -418,20 +419,34 @@ def _lacking(seen: Overview, section: charts.Section) -> Overview:
     return seen.lacking(section.missing) if section.missing else seen
 
 
-def _in_redis(name: str, *, names: bool) -> tuple[dict[str, int], list[MessageConsumer], NamesSeen | None]:
-    """Returns the priority bands, the consumers and, if wanted, the concurrency names of a queue. Empty if Redis fails."""
+def _in_redis(name: str, *, names: bool) -> tuple[dict[str, int], list[MessageConsumer], NamesSeen | None, FairSeen | None]:
+    """Returns the priority bands, the consumers and, if wanted, the concurrency names and the fair words of a queue. Empty if Redis
+    fails.
+    """
 
-    def read(reach: Reach) -> tuple[dict[str, int], list[MessageConsumer], NamesSeen | None]:
+    def read(reach: Reach) -> tuple[dict[str, int], list[MessageConsumer], NamesSeen | None, FairSeen | None]:
         config = conf.get()
         bands = stores.figures(reach).bands(name)
         pulled = MessageConsumers(stores.places, prefix=config.prefix).of_each([name] if config.queue(name).pulled else [], reach)
-        seen = queue_depth.concurrency_names(stores.places, [store.keys for store in stores.parts(name)], reach) if names else None
-        return bands, [one for queue in pulled for one in queue.consumers], seen
+        keys = [store.keys for store in stores.parts(name)]
+        seen = queue_depth.concurrency_names(stores.places, keys, reach) if names else None
+        fair = queue_depth.fair_words(stores.places, keys, reach) if names else None
+        return bands, [one for queue in pulled for one in queue.consumers], seen, fair
 
     try:
         return stores.from_each([name], read)[0]
     except DOWN:
-        return {}, [], None
+        return {}, [], None, None
+
+
+def _fair(seen: FairSeen | None, behind: int) -> Line:
+    """The fair words with the most waiting jobs. `behind`: the number of jobs of all words that wait for their turn."""
+    figures = seen.figures if seen else []
+    shown = [
+        {"word": visible(one.word), "waiting": one.waiting, "oldest": clock.from_ms(one.oldest_ms) if one.oldest_ms else None}
+        for one in figures[:MOST_NAMES]
+    ]
+    return {"words": shown, "more": max(0, len(figures) - MOST_NAMES), "cut": bool(seen and seen.cut), "behind": behind}
 
 
 def _names(seen: NamesSeen | None) -> Line:

@@ -356,6 +356,7 @@ def _queue_samples(queue: QueueView, counts: QueueCounts) -> list[Sample]:
         ("delayq_jobs_delayed", of, depth.scheduled - depth.due - depth.held - depth.rated),
         ("delayq_jobs_held", of, depth.held),
         ("delayq_jobs_rate_limited", of, depth.rated),
+        ("delayq_jobs_behind", of, depth.behind),
         ("delayq_jobs_retrying", of, depth.retrying),
         ("delayq_jobs_failed_lately", {**of, "within": "1h"}, counts.failed_hour),
         ("delayq_jobs_failed_lately", {**of, "within": "1d"}, counts.failed_day),

@@ -83,6 +83,7 @@ SENTENCES: Final[Mapping[str, Promise]] = {
     "paused_reason": _("Reason: %(reason)s"),
     "rate": _("The job is due and is waiting for the rate %(name)s. The next start is at %(date)s. Waiting jobs: %(count)s."),
     "rate_thread": _("The job is due, and its rate %(name)s allows a start. It is waiting for an idle thread of a worker."),
+    "turn": _("The job is due and is waiting for the turn of its fair word %(name)s. Jobs of this word before it: %(count)d."),
     "name_taken": _("The job is due and is waiting for the name %(name)s. The job %(job)s has held this name since %(date)s."),
     "names_taken": _(
         "The job is due and is waiting for the name %(name)s. At most %(number)d jobs with this name run at the same "
@@ -132,22 +133,23 @@ def of(job: Job, view: JobView | None, trouble: str) -> list[Why]:
         return [*later, *_paused_word(view)]
     if view.token_ms:
         return [_rate(view)]
+    turn = [Why("turn", {"name": view.fair, "count": view.place})] if view.place and wait <= 0 else []
     if conf.get().queue(job.queue).pulled:
-        return later or [_pulled(depth, view.now_ms)]
+        return later or [*turn, _pulled(depth, view.now_ms)]
     if wait <= 0 and workers is None:
-        return [_blocked(job, view) if view.blocked else Why("workers_unseen", {"queue": job.queue})]
+        return [_blocked(job, view) if view.blocked else Why("workers_unseen", {"queue": job.queue}), *turn]
     if workers is None:
         return later
     serving = [worker for worker in workers if overview.claims(worker, job.queue)]
     if not serving:
         present = any(not worker["silent"] and job.queue in overview.served(worker) for worker in workers)
-        return [*later, Why("quiet_workers" if present else "no_worker", {"queue": job.queue})]
+        return [*later, Why("quiet_workers" if present else "no_worker", {"queue": job.queue}), *turn]
     if wait <= 0 and view.blocked:
         return [_blocked(job, view)]
     if found := [*later, *_outside(job, view, serving, due=wait <= 0)]:
         return found
     slots, busy = sum(map(overview.slots, serving)), sum(overview.whole(worker, "busy") for worker in serving)
-    return [Why("crowded", {"slots": slots, "due": depth.due}) if busy >= slots > 0 else Why("soon")]
+    return [*turn, Why("crowded", {"slots": slots, "due": depth.due}) if busy >= slots > 0 else Why("soon")]
 
 
 def sentences(found: Sequence[Why], date: Callable[[datetime], str] = second) -> str:

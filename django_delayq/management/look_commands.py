@@ -240,7 +240,8 @@ def _without(row: dict[str, Any]) -> str:
 def _status_row(row: dict[str, Any], name: str, workers: Any) -> tuple[Any, ...]:
     """The line of a queue or a partition."""
     blocked = f"{row['blocked']:,} waiting for a name" if row["blocked"] else ""
-    remark = f"restoring, {row['restoring']} rows" if row["restoring"] else ", ".join(filter(None, (paused(row), blocked)))
+    behind = f"{row['behind']:,} waiting for a turn" if row["behind"] else ""
+    remark = f"restoring, {row['restoring']} rows" if row["restoring"] else ", ".join(filter(None, (paused(row), blocked, behind)))
     remark = ", ".join(filter(None, (_without(row), remark)))
     numbers = (row["scheduled"], row["due"], row["running"], row["retrying"], row["failed"])
     return (name, *numbers, duration(row["oldest_late_ms"] / 1000), workers, f"{row['events']} events", remark)

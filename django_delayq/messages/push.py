@@ -27,6 +27,7 @@ class MessageKind:
     named: None = None  # messages have no concurrency name
     rated: None = None
     rate_name: str = ""
+    faired: None = None
     signature: None = None
     sensitive: tuple[str, ...] = ()
 
@@ -62,8 +63,8 @@ def push(queue: str, body: Any, **options: Unpack[PushOptions]) -> Job:
     Args:
         body: Any JSON value. `pull` returns it unchanged.
         rate: The name of a rate, such as "bank:7". Consumers get messages with this name at most as often as the queue's `RATE` says.
-        options: The options of `schedule`, except queue, timeout, serial and concurrency. By default, consumers can pull the
-            message immediately.
+        options: The options of `schedule`, except queue, timeout, serial and concurrency. `fair` is the word itself, not a format. By
+            default, consumers can pull the message immediately.
 
     Raises:
         PayloadError, PayloadTooLarge: The body can't be represented in JSON, or is larger than the queue's `MAX_PAYLOAD`.

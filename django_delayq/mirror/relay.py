@@ -195,7 +195,7 @@ class RelayLoop:
         """The jobs whose concurrency name has no unfinished job in another home. The process that wrote the other jobs could not look
         that up, because Redis was unavailable while the number of partitions changed.
         """
-        names = {row.record.id: name.home for row in found if (name := in_payload(row.record.payload))}
+        names = {row.record.id: name.home for row in found if (name := in_payload(row.record.payload)) and name.home}
         borne = {name for name in set(names.values()) if homes.bears_elsewhere(self.queue, name, self.partition)}
         return [row for row in found if names.get(row.record.id) not in borne]
 

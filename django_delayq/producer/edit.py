@@ -125,6 +125,7 @@ def schedule_copy(
         backoff=given.get("backoff"),
         timeout=given.get("timeout"),
         concurrency=_own_name(job),
+        fair=_own_word(job),
     )
     return put_in(
         registry.get(job.task), options, tuple(args), dict(kwargs), id, carried=carriers.propagated_context(given.get("meta"))
@@ -144,6 +145,16 @@ def _own_name(job: JobRow) -> tuple[str, int] | None:
     return None if (made, most) == (name.text, name.most) else (name.text.replace("{", "{{").replace("}", "}}"), name.most)
 
 
+def _own_word(job: JobRow) -> str | None:
+    """The fair word of the job as a format, if its task does not make it; otherwise None."""
+    name, task = job.shared_name, registry.get(job.task)
+    try:
+        made = task.faired.made(tuple(job.args), job.kwargs, job.task) if task.faired else ""
+    except PayloadError:
+        made = ""
+    return None if name is None or name.fair in ("", made) else name.fair.replace("{", "{{").replace("}", "}}")
+
+
 def _check_home(queue: str, before: JobRecord, after: JobRecord) -> None:
     """Checks that the new name belongs to the same partition: a job stays in its partition, and a name is counted in one partition.
 
@@ -151,7 +162,7 @@ def _check_home(queue: str, before: JobRecord, after: JobRecord) -> None:
         PayloadError: the new arguments make a name that belongs to another partition.
     """
     name, partition = in_payload(after.payload), ids.partition(after.id)
-    if name is None or name == in_payload(before.payload) or partition in conf.get().queue(queue).homes(name.home):
+    if name is None or not name.home or name == in_payload(before.payload) or partition in conf.get().queue(queue).homes(name.home):
         return
     raise PayloadError(
         f"With these arguments, the job would have the name {name.home!r}, which belongs to another partition of the "
@@ -172,6 +183,10 @@ def _edited(record: JobRecord, args: Sequence[Any], kwargs: Mapping[str, Any], l
     return replace(record, payload=payload), options
 
 
+def _texts(name: SharedName) -> tuple[object, ...]:
+    return name.text, name.most, name.rate and name.rate.text, name.fair
+
+
 def _name(task: str, name: SharedName, before: Arguments, after: Arguments) -> SharedName:
     """Returns the name for the new arguments if the task made the old name. Any other name stays."""
     found = registry.find(task)
@@ -182,5 +197,5 @@ def _name(task: str, name: SharedName, before: Arguments, after: Arguments) -> S
         made = naming.name(tuple(before[0]), before[1], task)
     except PayloadError:
         return name
-    same = (made.text, made.most, made.rate and made.rate.text) == (name.text, name.most, name.rate and name.rate.text)
+    same = _texts(made) == _texts(name)
     return naming.name(tuple(after[0]), after[1], f"{task} edited") if same else name

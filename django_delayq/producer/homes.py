@@ -38,6 +38,7 @@ def of(template: JobTemplate, key: str, name: SharedName | None) -> int | None:
     queue = template.queue
     if key:
         validate_key(key)  # an invalid key has no home
+    name = name if name and name.home else None  # a fair word has no home
     if name is not None and name.rate is not None and name.rate.text != name.home and queue.divided:
         raise ConfigError(
             f"{template.where}: the rate {name.rate.text!r} and the name {name.text!r} belong to different partitions of the queue "
@@ -88,11 +89,11 @@ def taken_elsewhere(queue: QueueConfig, record: JobRecord) -> bool:
         StoreUnavailable: a partition cannot be asked.
     """
     name = in_payload(record.payload)
-    text, partition = name.home if name else record.key, ids.partition(record.id)
+    text, partition = (name.home if name else "") or record.key, ids.partition(record.id)
     for other in queue.homes(text) if text else ():
         if other != partition:
             with stores.guarded(queue.name, other):
-                if name and stores.inspector().names(queue.name, other, text, failed=False):
+                if name and name.home and stores.inspector().names(queue.name, other, text, failed=False):
                     return True
                 if record.key and _held(queue, record.key, other):
                     return True
@@ -145,5 +146,5 @@ def drawn(task: Planned, options: Options, args: tuple[Any, ...], kwargs: dict[s
     if not template.queue.divided:
         return ids.new()
     name = None if template.named is None else template.named.name(args, kwargs, template.where)
-    text = name.home if name else options.key and validate_key(options.key)
+    text = (name.home if name else "") or (options.key and validate_key(options.key))
     return ids.new(template.queue.homes(text)[0] if text else anywhere(template.queue))

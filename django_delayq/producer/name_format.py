@@ -1,4 +1,4 @@
-"""The options `serial`, `concurrency` and `rate`: a format over the arguments of a task, which makes the name that jobs share."""
+"""The options `serial`, `concurrency`, `rate` and `fair`: a format over the arguments of a task makes the name that jobs share."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class NameFormat:
                 raise PayloadError(
                     f"{where}: {self.option}={self.text!r} contains {parameter}, which is {cut(repr(value))}. A name can only "
                     "contain text and numbers. Pass a different value"
-                    f"{'.' if self.option == 'rate' else ', or set another format for this job with task.using(serial=…).'}"
+                    f"{'.' if self.option in ('rate', 'fair') else ', or set another format for this job with task.using(serial=…).'}"
                 )
             said += str(value)
         if not is_text(said):
@@ -78,21 +78,37 @@ class RateFormat(NamedTuple):
 
 
 class Naming(NamedTuple):
-    """The formats of a task: of the concurrency name and of the rate, or one of them."""
+    """The formats of a task: of the concurrency name, of the rate and of the fair word, or some of them."""
 
     named: NameFormat | None
     rated: RateFormat | None
+    faired: NameFormat | None
 
     def name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> SharedName:
-        """The name and the rate of a job with these arguments. Raises: as `NameFormat.made`."""
+        """The name, the rate and the fair word of a job with these arguments. Raises: as `NameFormat.made`."""
         text, most = (self.named.made(args, kwargs, where), self.named.most) if self.named else ("", 0)
         rate = Rate(self.rated.format.made(args, kwargs, where), self.rated.pace) if self.rated else None
-        return SharedName(text, most, rate)
+        return SharedName(text, most, rate, self.faired.made(args, kwargs, where) if self.faired else "")
 
 
-def naming(named: NameFormat | None, rated: RateFormat | None) -> Naming | None:
-    """Both formats; None if there is neither."""
-    return None if named is None and rated is None else Naming(named, rated)
+def naming(named: NameFormat | None, rated: RateFormat | None, faired: NameFormat | None) -> Naming | None:
+    """These formats; None if there is none."""
+    return Naming(named, rated, faired) if named or rated or faired else None
+
+
+def fair(value: Any, signature: inspect.Signature | None, where: str, sensitive: Collection[str] = ()) -> NameFormat | None:
+    """The format of the option `fair`. Without a signature, which messages do not have, it is the word itself.
+
+    Raises:
+        ConfigError: it is not valid.
+    """
+    if value is None:
+        return None
+    if signature is not None:
+        return _format(value, 0, "fair", signature, where, sensitive)
+    if not is_text(value):
+        raise ConfigError(f"{where}: fair must be a text of 1 to {MAX_NAME} printable characters, such as 'tenant:7', not {value!r}.")
+    return NameFormat(value, 0, "fair", (Piece(value),))
 
 
 def rate(value: Any, signature: inspect.Signature, where: str, sensitive: Collection[str] = ()) -> RateFormat | None:

@@ -61,6 +61,7 @@ OPTIONS: Final[Mapping[str, OptionRow]] = {
     "durability": OptionRow("choice", "the durability, if it is not that of the queue", DURABILITIES, gateway=False),
     "serial": OptionRow(),
     "concurrency": OptionRow(),
+    "fair": OptionRow(),
     "once_for": OptionRow("duration", "how long after the job's end its key schedules no other job"),
     "at_most": OptionRow("duration", "with on_conflict latest, how long after the first call the job can be due"),
 }
@@ -80,6 +81,7 @@ class MessageOptions(TypedDict, total=False):
     meta: Mapping[str, Any] | None
     using: str | None
     durability: Durability | None
+    fair: str | None
     once_for: durations.Delay | None
     at_most: durations.Delay | None
 
@@ -118,6 +120,7 @@ class Options(NamedTuple):
     durability: str | None = None
     serial: str | None = None
     concurrency: tuple[str, int] | None = None
+    fair: str | None = None
     once_for: durations.Delay | None = None
     at_most: durations.Delay | None = None
 
@@ -231,6 +234,10 @@ class Planned(Protocol):
     @property
     def rated(self) -> RateFormat | None:
         """The format of the rate of its jobs."""
+
+    @property
+    def faired(self) -> NameFormat | None:
+        """The format of the fair word of its jobs."""
 
     @property
     def signature(self) -> Signature | None:
@@ -372,7 +379,7 @@ def _template(task: Planned, options: Options, using: str | None, config: conf.C
         divided=queue.divided,
         once_ms=0 if options.once_for is None else _period(options, alias, config.database, where),
         most_ms=most_ms,
-        named=name_format.naming(_named(options, task, where), task.rated),
+        named=name_format.naming(_named(options, task, where), task.rated, _faired(options, task, where)),
         check=task.check_typed if config.check_types else task.check_arguments,
     )
 
@@ -410,6 +417,10 @@ def _named(options: Options, task: Planned, where: str) -> NameFormat | None:
     if task.signature is None:
         raise ConfigError(f"{where}: serial and concurrency apply to tasks that workers run; messages are pulled.")
     return name_format.given(options.serial, options.concurrency, task.signature, where, task.sensitive)
+
+
+def _faired(options: Options, task: Planned, where: str) -> NameFormat | None:
+    return task.faired if options.fair is None else name_format.fair(options.fair, task.signature, where, task.sensitive)
 
 
 def most_attempts(*limits: int | None) -> int:

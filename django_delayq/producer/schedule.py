@@ -142,6 +142,7 @@ def schedule(
     durability: Durability | None = None,
     serial: str | None = None,
     concurrency: tuple[str, int] | None = None,
+    fair: str | None = None,
     once_for: durations.Delay | None = None,
     at_most: durations.Delay | None = None,
     **kwargs: Any,
@@ -164,6 +165,7 @@ def schedule(
         durability: "outbox" or "redis". The default is the queue's setting.
         serial, concurrency: Override the task's options. The name is a format string that can contain the arguments:
             "order:{order_id}", or ("tenant:{tenant}", 5).
+        fair: Overrides the task's option, also as a format string: "tenant:{tenant}".
         once_for: A period that begins when the job succeeds or fails. Until it ends, the same key returns that job, with
             `created=False`. Requires a key.
         at_most: The longest time from the first call to the date of the job, for on_conflict="latest". So repeated calls can't
@@ -183,7 +185,7 @@ def schedule(
     """
     refuse_loop("delayq.aschedule(…)")
     given = delay, run_at, key, expires, meta, on_conflict, queue, priority, max_attempts, backoff, timeout, using, durability
-    options = _options(task, _given((*given, serial, concurrency, once_for, at_most)))  # in the order of the fields
+    options = _options(task, _given((*given, serial, concurrency, fair, once_for, at_most)))  # in the order of the fields
     if kwargs:
         _refuse_options(task.task, kwargs, mixed=True)
     return put_in(task.task, options, args, kwargs)

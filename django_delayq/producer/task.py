@@ -66,6 +66,7 @@ class TaskOptions(TypedDict, total=False):
     serial: str | None
     concurrency: tuple[str, int] | None
     rate: tuple[str, str] | tuple[str, str, int] | None
+    fair: str | None
     object_url: ObjectUrl | None
 
 
@@ -86,7 +87,8 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 
 class Task(Bound[P, R]):
     """A registered function, either a plain function or an `async def` function. Calling a task runs the function in the current
-    process. To schedule a job, use `schedule` or `using`. The options are those of `task`. `named` and `rated` make names.
+    process. To schedule a job, use `schedule` or `using`. The options are those of `task`. `named`, `rated` and `faired` make
+    names.
     """
 
     raises_inline: ClassVar[bool] = True  # under INLINE its error reaches the caller of schedule()
@@ -103,6 +105,7 @@ class Task(Bound[P, R]):
     on_failure: Task[..., Any] | None
     named: NameFormat | None
     rated: RateFormat | None
+    faired: NameFormat | None
     object_url: ObjectUrl | None
 
     def __init__(self, fn: Callable[P, R], *, name: str, sensitive: Collection[str] = (), **options: Any) -> None:
@@ -111,7 +114,7 @@ class Task(Bound[P, R]):
         self.fn = fn
         self.name = name
         self.sensitive = frozenset(sensitive)
-        self.named, self.rated, self.rate_name = None, None, ""
+        self.named, self.rated, self.rate_name, self.faired = None, None, "", None
         for option, default in DEFAULTS.items():
             setattr(self, option, options.get(option, default))
         self.late = False  # registered after Django's set-up, so a worker may not have it
@@ -171,8 +174,8 @@ class Task(Bound[P, R]):
 
     @property
     def naming(self) -> Naming | None:
-        """The formats of its name and its rate."""
-        return name_format.naming(self.named, self.rated)
+        """The formats of its name, its rate and its fair word."""
+        return name_format.naming(self.named, self.rated, self.faired)
 
     @cached_property
     def _annotations(self) -> Annotations:
@@ -260,6 +263,8 @@ def task(fn: Any = None, /, *given: Any, **options: Any) -> Any:
             is a format string that can contain the arguments: "order:{order_id}", or ("tenant:{tenant}", 5).
         rate: How many jobs with the same name can start in a second, minute, hour or day: ("bank:{bank}", "100/m"). A third value is
             the burst: how many can start at once after a quiet time. The default is those of 100 ms, at least 1.
+        fair: A word that the job shares with others, as a format string: "tenant:{tenant}". Due jobs of different words are started in
+            turns, so that a word with many jobs does not hold up the others.
         object_url: A function that takes a job's row and returns a URL. The job's admin page links to this URL. The default is
             `OBJECT_URL`.
 
@@ -310,6 +315,7 @@ def make_task(kind: type[T], function: Callable[..., Any], *, where: str, **opti
     found = {one: _READERS[one](given[one], where) if one in _READERS else given[one] for one in DEFAULTS if one in given}
     task = kind(function, name=name, sensitive=_sensitive(options.get("sensitive", ()), function, where), **found)
     task.named = name_format.given(options.get("serial"), options.get("concurrency"), task.signature, where, task.sensitive)
+    task.faired = name_format.fair(options.get("fair"), task.signature, where, task.sensitive)
     task.rated = name_format.rate(options.get("rate"), task.signature, where, task.sensitive)
     if task.atomic and task.is_async:
         raise ConfigError(

@@ -12,10 +12,10 @@ The tables of docs/internals.md are generated from the tables below.
 | asks | hash | id -> how often it has raised NotYet, see asks.lua | from the first time to the end |
 | offered | hash | id -> where its offer was pushed, see offer.lua | to its success; after other ends: to tidy |
 | firsts | hash | id -> the first date ms, of jobs with `at_most`, see first_date.lua | to tidy after the end |
-| names | hash | id -> most:turn:due:name, of jobs with a concurrency name or a rate, see lines.lua | as long as the record |
-| holders | zset | name\\0id, of jobs that hold a name | as long as the lease |
-| blocked | zset | id by due ms, of due jobs that wait for their name; by the negative of it, of those that a pause or a rate holds | until a holder, or the pause, ends, or a token comes |
-| waiters | zset | name\\0<band><due>\\0id, of the same jobs, in the order in which they return; a byte 1 and the paused word, or a byte 2 and the rate, in place of a name | until a holder, or the pause, ends, or a token comes |
+| names | hash | id -> most:turn:due:name, of jobs with a concurrency name, a rate or a fair word, see lines.lua | as long as the record |
+| holders | zset | name\\0id, of jobs that hold a name; a byte 3 and the fair line in place of the name, of jobs that have the turn | as long as the lease, or as the turn |
+| blocked | zset | id by due ms, of due jobs that wait for their name, and of jobs that wait for the turn of their fair word; by the negative of it, of those that a pause or a rate holds | until a holder, or the pause, ends, or a token comes |
+| waiters | zset | name\\0<band><due>\\0id, of the same jobs, in the order in which they return; a byte 1 and the paused word, a byte 2 and the rate, or a byte 3 and the fair line, in place of a name | until a holder, or the pause, ends, or a token comes |
 | pauses | hash | paused word -> until ms, see limits.lua | until the jobs that it held have returned |
 | limits | hash | rate -> tokens:ms:burst, if a person has set it; byte 1 and a task -> what its newest code declares, see limits.lua | as long as its row |
 | rates | zset | rate by the ms at which all its tokens are there again | until then |

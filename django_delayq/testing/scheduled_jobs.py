@@ -55,8 +55,10 @@ def waiting(link: Link, lines: Sequence[Line], now_ms: int) -> list[ScheduledJob
         if not dates:
             continue
         keys = line.store.keys
-        records, runs = link.execute_many([("HMGET", keys["jobs"], *dates), ("HMGET", keys["runs"], *dates)])
-        for (id, due), record, run in zip(dates.items(), records, runs, strict=True):
+        records, runs, names = link.execute_many([("HMGET", keys[key], *dates) for key in ("jobs", "runs", "names")])
+        for (id, due), record, run, name in zip(dates.items(), records, runs, names, strict=True):
+            if name is not None and b"\3" in name:  # a fair word: the score may be the time of its turn, see lines.lua
+                due = float(name.split(b":")[2])
             if record is not None:
                 found.append(_job(line.queue, id, int(abs(due)), record, int((run or b"0").partition(b":")[0]), now_ms))
     return sorted(found, key=lambda job: (job.run_at, job.id))

@@ -140,6 +140,31 @@ class RatedClaim:
     epoch: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A claim of a job with a fair word, in the order of claims. `waited`: it was due when its word had the last turn, and nobody has
+    cancelled or moved a job of the word since.
+    """
+
+    job: str
+    word: str
+    band: str
+    waited: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """A claim for `want` idle threads, when `due` jobs were due that nothing but fair words held back. `again`: the worker was told to
+    claim again at once.
+    """
+
+    nonce: str
+    want: int
+    due: int
+    got: int
+    again: bool = False
+
+
 @dataclass(slots=True, kw_only=True)
 class FaultSeen:
     """One fault. Recovery counts from `since`: the kill, or the end of an outage. `parts`: it met
@@ -257,6 +282,8 @@ class History:
     ops: dict[str, Op] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
     claims: Sequence[RatedClaim] = ()
+    turns: Sequence[Turn] = ()
+    fillings: Sequence[Filling] = ()
     ledger: list[tuple[str, str, str, str]] = field(default_factory=list)  # what, job, fence, step: see tests/app/tasks.py
     answers: list[tuple[str, str, str]] = field(default_factory=list)  # job, what its run asked the database for, and the answer
     faults: list[FaultSeen] = field(default_factory=list)

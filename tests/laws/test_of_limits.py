@@ -1,4 +1,4 @@
-"""The laws of rates find every kind of wrong in made-up histories, and nothing in a good one."""
+"""The laws of rates and fair words find every kind of wrong in made-up histories, and nothing in a good one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import pytest
 
 from django_delayq.job_meta import Quota
 from tests.laws import of_limits
-from tests.laws.history import History, RatedClaim, Sees
+from tests.laws.history import Filling, History, RatedClaim, Sees, Turn
 from tests.laws.judge import judge
 from tests.laws.law import LAWS
 
 PACE = Quota(10, 1000, 2)  # a token each 100 ms
 EXCEEDED = "no rate is exceeded"
+TURNS = "between two turns of a word no other has two"
+IDLE = "no thread idles beside due jobs of fair words"
 
 
 def broken(times: Sequence[int], *, rate: str = "a", pace: Quota = PACE, more: Sequence[RatedClaim] = ()) -> set[str]:
@@ -40,5 +42,23 @@ def test_a_rate_that_was_changed_may_have_been_the_faster_one():
     assert broken([0, 0], more=[RatedClaim("c", "a", Quota(1, 1000, 3), 0)]) == set()
 
 
-def test_every_law_of_rates_is_seen_broken_here():
-    assert {law.name for law in LAWS if law.find.__module__ == of_limits.__name__} == {EXCEEDED}
+@pytest.mark.parametrize(
+    ("words", "broke"),
+    [("abab", False), ("aabab", False), ("abaab", True), ("abcacb", True), ("abcabc", False), ("aaaab", False), ("abBBb", False)],
+)
+def test_turns_of_words_alternate(words, broke):
+    turns = [Turn(f"job{n}", word.lower(), "high" if word.isupper() else "low", word in words[:n]) for n, word in enumerate(words)]
+    found = {breach.law for breach in judge(History(sees=Sees.CLAIMS, turns=turns))}
+    assert found == ({TURNS} if broke else set())
+
+
+@pytest.mark.parametrize(
+    ("due", "got", "again", "broke"), [(9, 4, False, False), (3, 3, False, False), (3, 2, False, True), (9, 2, True, False)]
+)
+def test_free_room_beside_due_jobs_is_found(due, got, again, broke):
+    found = {breach.law for breach in judge(History(sees=Sees.CLAIMS, fillings=[Filling("n1", 4, due, got, again)]))}
+    assert found == ({IDLE} if broke else set())
+
+
+def test_every_law_of_limits_is_seen_broken_here():
+    assert {law.name for law in LAWS if law.find.__module__ == of_limits.__name__} == {EXCEEDED, TURNS, IDLE}

@@ -108,3 +108,10 @@ def test_a_message_whose_signature_is_wrong_is_parked(settings):
     stores.link.execute("HSET", key, bad.short_id, raw.replace(b"bad", b"mad"))
     assert [message.id for message in delayq.pull("mail", 10)] == [good.id]
     assert stores.inspector().job("mail", bad.id).state == "scheduled"  # a newer key may have signed it
+
+
+def test_messages_of_fair_words_are_pulled_in_turns():
+    for body in range(3):
+        delayq.push("mail", body, fair="tenant:a")
+    delayq.push("mail", 10, fair="tenant:b")
+    assert [delayq.pull("mail", 1)[0].body for _ in range(4)] == [0, 10, 1, 2]

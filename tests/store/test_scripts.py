@@ -93,6 +93,7 @@ READING = {
     "ZMSCORE",
     "ZCARD",
     "ZCOUNT",
+    "ZLEXCOUNT",
     "ZRANGE",
     "ZRANGEBYSCORE",
     "XLEN",

@@ -69,6 +69,7 @@ OF_QUEUES: Final = _table(
     delayq_jobs_last_minute=("queue kind", "Jobs to which this happened in the last full minute, in all workers and processes."),
     delayq_oldest_late_seconds=("queue", "How late the oldest due job is, or 0 if there is none."),
     delayq_jobs_held=("queue", "Due jobs that wait because their task or concurrency name is paused. They are not late."),
+    delayq_jobs_behind=("queue", "Jobs that wait for the turn of their fair word, including those that are not due."),
     delayq_jobs_rate_limited=("queue", "Due jobs that wait because their rate allows no more starts now. They are not late."),
     delayq_queue_paused=("queue", "1 if the queue is paused."),
     delayq_queue_partitions=("queue", "Partitions of the queue, if it has or had several."),

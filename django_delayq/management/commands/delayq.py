@@ -15,7 +15,7 @@ from django_delayq.console.export import until_reader_leaves
 from django_delayq.console.verbs import VERBS
 from django_delayq.exceptions import DelayqError
 from django_delayq.logger import told
-from django_delayq.management import USAGE, at_least, change_commands, doctor, look_commands, pause_commands
+from django_delayq.management import USAGE, at_least, change_commands, doctor, fair_command, look_commands, pause_commands
 from django_delayq.management.erase_command import erase
 from django_delayq.management.job_filters import add_filters, add_targets
 from django_delayq.management.output import Visible
@@ -82,6 +82,7 @@ class Command(BaseCommand):
         pace = "how many of the jobs that a task or name held return in a period, in each partition, such as 100/m"
         subcommands.choices["resume"].add_argument("--pace", help=pace)
         add("pauses", pause_commands.pauses)
+        add("fair", fair_command.fair).add_argument("--queue", help="only this queue")
         rate = add("rate", pause_commands.rate)
         rate.add_argument("name", nargs="?", metavar="NAME", help="the name of the rate; without it, all rates that are set are listed")
         rate.add_argument("rate", nargs="?", metavar="RATE", help="how many jobs can start in a period, such as 100/m (s, m, h or d)")

@@ -276,7 +276,8 @@ if lines and handled > 0 then
   flush() -- the holders of names are read next
 end
 local for_thread = limits and limits.open(want - handled, free)
-local rank, held_back = 1, 0 -- jobs that a pause or a rate holds do not use up `want`
+-- Jobs that a pause or a rate holds do not use up `want`. `passes`: how often free room was filled. Another call takes less time than more.
+local rank, held_back, passes = 1, 0, 0
 while rank <= #BAND_ORDER do
   local letter = BAND_ORDER[rank]
   local band, room, before = BANDS[letter], math.min(want, MOST - held_back) - handled, held_back
@@ -304,9 +305,12 @@ while rank <= #BAND_ORDER do
       handled = handled + 1
       local short, _, expires, key = header(record or '')
       local attempt, crashes, _, held, past = run_of(runs[i])
-      local name, most, rate
+      local date = tonumber(due[i * 2])
+      local name, most, rate, fair
       if lines then
         name, most = lines.of(id)
+        fair = lines.fair_line(id, letter)
+        date = fair and lines.first_due(id) or date
       end
       if limits then
         rate = limits.rate_of(id)
@@ -322,18 +326,18 @@ while rank <= #BAND_ORDER do
         finish(id, key, 'cancelled')
         event('cancelled', id .. ' ' .. int(attempt or 0) .. ' ' .. int(crashes or 0) .. ' -')
         tally('cancelled')
-      elseif limits and limits.hold(id, letter, tonumber(due[i * 2]), record) then
+      elseif limits and limits.hold(id, letter, date, record) then
         handled, held_back = handled - 1, held_back + 1
       elseif expires <= now then
         expire(id, attempt or 0, crashes or 0, key, attempt and asks_of(id) or 0)
       else
-        local date = tonumber(due[i * 2])
         left = nil
         if name and not lines.has_room(name, most) then
           lines.wait(id, letter, name, date)
         elseif rate and (claimed >= free or not limits.has_token(rate)) then -- it is the next of its name, so no other is called
           for_thread = for_thread or limits.has_token(rate)
-          limits.wait(id, letter, date, rate)
+          limits.wait(id, letter, tonumber(due[i * 2]), rate)
+          fair = nil -- it keeps its turn
           handled, held_back = handled - 1, held_back + 1
         else
           if rate then
@@ -346,12 +350,17 @@ while rank <= #BAND_ORDER do
       if left then
         lines.left(id)
       end
+      if fair then
+        lines.end_turn(id, fair, gather)
+      end
     end
   end
-  if held_back > before then -- the next ones of this band come before those of the others
+  room = math.min(want, MOST - held_back) - handled
+  local refills = lines and passes < 4 and room > 0 and lines.any_turn()
+  if held_back > before or refills then -- the next ones of this band come before those of the others
     flush()
-    lines.call()
-    rank = 1
+    lines.call(refills and room)
+    rank, passes = 1, passes + 1
   end
 end
 

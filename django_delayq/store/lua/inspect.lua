@@ -1,12 +1,14 @@
 -- inspect: no state change and no write; reads single jobs for people
--- keys: jobs high normal low runs leases cancels progress failed finished meta events asks names holders blocked pauses opens
+-- keys: jobs high normal low runs leases cancels progress failed finished meta events asks names holders blocked waiters pauses opens
 -- include: begin runs priority_bands asks words
 -- ARGV: now by why, then ids (at most 200)
 -- Returns: now, then per id: state (scheduled, running, failed, finished, unknown) date attempt crashes asks fence cancel progress record,
 --   name most turn blocked ('1': it is due and waits for its name) holder (the first one of that name; '' none) paused (the word that
---   holds it, or would when it is due; '' none) rate ('' none) token (the ms of the next token, if it waits for one; '' otherwise).
+--   holds it, or would when it is due; '' none) rate ('' none) token (the ms of the next token, if it waits for one; '' otherwise), fair (its fair
+--   word; '' none) place (how many jobs of that word come before it; 0 unless it waits for the turn).
 --   date: due, lease end, failed at or finished at, by state; finished: a tombstone, succeeded or cancelled.
 -- O(log N) per id.
+local RANKS = {h = '1', n = '2', l = '3'}
 local reply = {int(now)}
 for i = 4, #ARGV do
   local id = ARGV[i]
@@ -32,9 +34,9 @@ for i = 4, #ARGV do
     end
   end
   local values = {state, date, int(attempt or 0), int(crashes or 0), int(asks), nonce or '', redis.call('HGET', k_cancels, id) or '',
-    redis.call('HGET', k_progress, id) or '', record or '', '', '0', '0', '', '', '', '', ''}
-  local most, turn, name, rate = string.match(redis.call('HGET', k_names, id) or '', '^(%d+):(%d+):%d+:([^%c]*)(.*)$')
-  rate = string.match(rate or '', '^\2%d+:%d+:%d+:([^%c]+)$')
+    redis.call('HGET', k_progress, id) or '', record or '', '', '0', '0', '', '', '', '', '', '', '0'}
+  local most, turn, own, name, rest = string.match(redis.call('HGET', k_names, id) or '', '^(%d+):(%d+):(%d+):([^%c]*)(.*)$')
+  local rate, fair = string.match(rest or '', '^\2%d+:%d+:%d+:([^%c]+)'), string.match(rest or '', '\3([^%c]+)$')
   if name and name ~= '' then
     local held = redis.call('ZRANGE', k_holders, '[' .. name .. '\0', '(' .. name .. '\1', 'BYLEX', 'LIMIT', 0, 1)[1]
     values[10], values[11], values[12] = name, most, turn
@@ -54,6 +56,18 @@ for i = 4, #ARGV do
     end
   end
   values[16] = rate or ''
+  if fair then
+    values[18] = fair
+    if state == 'scheduled' and tonumber(own) > 0 then
+      values[2] = own -- its place in the band has the time of its turn
+    end
+    local line = '\3' .. (band and RANKS[band] or '') .. fair .. (rate and '\2' .. rate or '')
+    local entry = line .. '\0' .. (band and RANKS[band] or '') .. string.format('%015.0f', math.max(1, tonumber(own))) .. '\0' .. id
+    if blocked and blocked >= 0 and redis.call('ZSCORE', k_waiters, entry) then
+      values[13] = ''
+      values[19] = int(redis.call('ZLEXCOUNT', k_waiters, '[' .. line .. '\0', '[' .. entry))
+    end
+  end
   for v = 1, #values do
     reply[#reply + 1] = values[v]
   end

@@ -18,6 +18,9 @@ for _, band in ipairs({k_blocked, k_high, k_normal, k_low}) do
     if band == k_blocked and letter and lines then
       lines.withdraw(ids[i], letter)
     end
+    if band ~= k_blocked and letter and lines and lines.fair_line(ids[i], letter) then
+      gather('ZREM', k_holders, lines.fair_line(ids[i], letter) .. '\0' .. ids[i])
+    end
     gather('ZREM', band, ids[i])
     finish(ids[i], key or '', 'cancelled')
     event('cancelled', ids[i] .. ' 0 0 -\n{"m":"purged"}')

@@ -1,6 +1,6 @@
 -- requeue: failed or cancelled -> scheduled, with a fresh ladder
 -- keys: jobs high normal low leases cancels keys failed finished runs events wake meta stats asks names holders blocked waiters
--- include: begin tries bulk priority_bands nowhere words lines concurrency_name tombstone wake unique_key
+-- include: begin tries bulk priority_bands nowhere fair_words words lines concurrency_name tombstone wake unique_key
 -- ARGV: now by why, due ('' to use delay), delay ms from Redis's now, id, record, vouched, name of that record in the format of
 --   schedule, end
 --   record: '' to use the record of a failed job in Redis; vouched: '1' if the caller knows that the job failed or was
@@ -55,13 +55,18 @@ else
       redis.call('HDEL', k_runs, id)
       redis.call('HDEL', k_asks, id)
       redis.call('HDEL', k_cancels, id) -- from an earlier run that Redis had lost
-      redis.call('ZADD', BANDS[band], int(due), id)
+      local wakes = due
+      if lines then
+        wakes = lines.put(id, band, due, redis.call)
+      else
+        redis.call('ZADD', BANDS[band], int(due), id)
+      end
       if key ~= '' then
         redis.call('HSET', k_keys, key, id)
       end
       event('requeued', id .. ' ' .. int(due) .. (durable and '' or '\n' .. record))
       redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':requeued', 1)
-      wake_for(due)
+      wake_for(wakes)
     end
   end
 end

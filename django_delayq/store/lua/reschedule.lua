@@ -50,13 +50,15 @@ for i = FIRST, #ARGV, 2 do
       if first then
         note_first(id, first)
       end
-      redis.call('ZADD', BANDS[band], int(due), id)
+      local wakes = due
       if lines then
-        lines.moved(id, band)
+        wakes = lines.move(id, band, due)
+      else
+        redis.call('ZADD', BANDS[band], int(due), id)
       end
       item = events_n / 2
       event('rescheduled', id .. ' ' .. int(due) .. (policy ~= '' and ' ' .. policy or ''))
-      wake_for(due)
+      wake_for(wakes)
     end
   elseif record or (id ~= '' and redis.call('ZSCORE', k_finished, id)) then
     status = 'finished'

@@ -1,6 +1,6 @@
 -- restore: nothing -> scheduled or running, from the row; nothing -> running, adopted by the worker that holds it
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats asks names holders blocked waiters firsts
--- include: begin bulk runs priority_bands nowhere tombstone asks words lines concurrency_name wake finish epoch unique_key
+-- include: begin bulk runs priority_bands nowhere tombstone asks fair_words words lines concurrency_name wake finish epoch unique_key
 -- ARGV: now by why, generation for a store without one, epoch, progress of rows to note (who done total; '' none), then per job
 --   (at most 200): id record attempt crashes fence due delay unsure begun asks first name
 --   fence: that of a worker's run; '' for a row. All are of one kind
@@ -147,10 +147,10 @@ local function bring_back(id, record, attempt, crashes, date, begun, asks, first
     event('merged', id .. ' ' .. other .. ' restore')
     return 'merged'
   end
-  if key == '' then
+  if key == '' and not lines then
     gather('HSET', k_jobs, id, record.text)
   else
-    redis.call('HSET', k_jobs, id, record.text) -- at once, for the next job of this key
+    redis.call('HSET', k_jobs, id, record.text) -- at once, for the next job of this key or fair word
   end
   note_asks(id, asks)
   if first ~= '' then
@@ -160,11 +160,16 @@ local function bring_back(id, record, attempt, crashes, date, begun, asks, first
   if attempt > 0 or crashes > 0 or begun ~= '' or asks > 0 then
     gather('HSET', k_runs, id, int(attempt) .. ':' .. int(crashes) .. ':' .. (key == '' and band or string.upper(band)) .. ':')
   end
-  gather('ZADD', begun ~= '' and k_leases or BANDS[band], int(date), id)
+  local wakes = date
+  if lines and begun == '' then
+    wakes = lines.put(id, band, date, gather)
+  else
+    gather('ZADD', begun ~= '' and k_leases or BANDS[band], int(date), id)
+  end
   if begun == 'cancel' then
     redis.call('HSETNX', k_cancels, id, by)
   end
-  earliest = math.min(earliest or date, date)
+  earliest = wakes and math.min(earliest or wakes, wakes) or earliest
   tell(id, date, attempt, crashes, '', (begun ~= '' and ' running' or '') .. (durable and '' or '\n' .. record.text))
   return 'restored'
 end

@@ -1,6 +1,6 @@
 -- schedule: nothing -> scheduled; the holder of its key -> rescheduled or cancelled, by the policy
 -- keys: jobs high normal low runs leases keys failed finished events wake meta stats asks names holders blocked waiters firsts
--- include: schedule_fast_path begin bulk runs priority_bands nowhere words lines concurrency_name tombstone wake unique_key untold epoch asks first_date
+-- include: schedule_fast_path begin bulk runs priority_bands nowhere fair_words words lines concurrency_name tombstone wake unique_key untold epoch asks first_date
 -- ARGV: now by why, the most jobs by which the mirror may lag (0: no limit), the sender's epoch ('' any), mode,
 --   then per job (at most 200): id record policy date, and in mode 'named' its name: "most:name", '' for none, see lines.lua
 --   epoch: generation:server as in meta; in another epoch the sender's information about its jobs may be outdated
@@ -65,7 +65,7 @@ end
 local reply, created, earliest = {epoch}, 0, nil
 
 local function note(due)
-  earliest = math.min(earliest or due, due)
+  earliest = due and math.min(earliest or due, due) or earliest
 end
 
 local function tell_displaced(id, by)
@@ -168,12 +168,13 @@ if keyed then
         if most then
           note_first(holder, first)
         end
-        redis.call('ZADD', BANDS[band], int(due), holder)
         if lines then
-          lines.moved(holder, band)
+          note(lines.move(holder, band, due))
+        else
+          redis.call('ZADD', BANDS[band], int(due), holder)
+          note(due)
         end
         event('rescheduled', holder .. ' ' .. int(due) .. ' ' .. policy)
-        note(due)
       end
       return 'moved'
     end
@@ -242,14 +243,18 @@ for i = 1, items do
       if leaver then
         leave(leaver, leaver_band, place_of)
       end
-      redis.call('ZADD', BANDS[band], date, id)
+      if lines then
+        note(lines.put(id, band, due, redis.call))
+      else
+        redis.call('ZADD', BANDS[band], date, id)
+        note(due)
+      end
       if key ~= '' then
         redis.call('HSET', k_keys, key, id)
       end
       local fields = id .. ' ' .. date .. ' ' .. band
       event('scheduled', durable and fields or (fields .. '\n' .. record))
       created = created + 1
-      note(due)
     elseif status ~= 'contested' and status ~= 'behind' and status ~= 'asked' then
       redis.call('ZADD', k_finished, tombstone('displaced'), id)
       event('merged', id .. ' ' .. (holder == '' and '-' or holder) .. ' ' .. (string.match(policy, '^%l+')))

@@ -110,7 +110,9 @@ if string.sub(naming, 1, 1) == 'h' then
   local holders = redis.call('ZRANGE', k_holders, from, from + 199)
   for i = 1, #holders do
     local name, id = string.match(holders[i], '^(.-)%z(.*)$')
-    if name and redis.call('ZSCORE', k_leases, id) then
+    local letter = name and ({h = 'h', n = 'n', l = 'l'})[({['1'] = 'h', ['2'] = 'n', ['3'] = 'l'})[string.match(name, '^\3(.)')] or '']
+    local waits = letter and (redis.call('ZSCORE', BANDS[letter], id) or (tonumber(redis.call('ZSCORE', k_blocked, id) or '') or 0) < 0)
+    if waits or (name and not letter and redis.call('ZSCORE', k_leases, id)) then
       stay = stay + 1
     else
       redis.call('ZREM', k_holders, holders[i])
@@ -138,15 +140,14 @@ if string.sub(naming, 1, 1) == 'b' then
     local held = due < 0 and band and is_held(words_of(redis.call('HGET', k_jobs, id), name), lines.rate_of(id))
     if not band then
       redis.call('ZREM', k_blocked, id)
-    elseif held or (due >= 0 and name and not lines.has_room(name, most)) then
+    elseif held or (due >= 0 and (lines.waits_for_turn(id, band, due) or (name and not lines.has_room(name, most)))) then
       stay = stay + 1
     else
       if name and due >= 0 then
         lines.count(name)
       end
       lines.unblock(id, band)
-      redis.call('ZADD', BANDS[band], int(math.abs(due)), id)
-      wake_for(math.abs(due))
+      wake_for(lines.put(id, band, math.abs(due), redis.call))
     end
   end
   naming = #blocked < 400 and '' or 'b' .. int(from + stay)

@@ -24,7 +24,7 @@ from django_delayq.store.scripts.queue import holder_of
 from django_delayq.store.scripts.record import JobRecord
 
 T = TypeVar("T")
-INSPECTED: Final = 17  # values per job, see inspect.lua
+INSPECTED: Final = 19  # values per job, see inspect.lua
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,8 @@ class JobView:
     its concurrency name, of which `most` jobs run at a time; "" for none. `turn`: the number of the holder that the job is or was, 0
     before. `blocked`: it is due, and waits for its name. `name_holder`: the first of the jobs that hold the name. `paused`: the word
     whose pause holds the job, "" for none. `rate`: the name of its rate, "" for none; `token_ms`: when the next token of it comes, if
-    the job waits for one, else 0. `record` is None for a tombstone or an unreadable record.
+    the job waits for one, else 0. `fair`: its fair word, "" for none; `place`: how many jobs of the word come before it, with the one
+    that has the turn; 0: it has the turn itself, or waits for something else. `record` is None for a tombstone or an unreadable record.
     """
 
     id: UUID
@@ -54,6 +55,8 @@ class JobView:
     paused: str
     rate: str
     token_ms: int
+    fair: str
+    place: int
     fence: str
     cancel_by: str
     aborts: bool
@@ -161,8 +164,16 @@ class Inspector:
         return self.jobs(queue, [job])[0]
 
     def blocked(self, queues: Sequence[str], most: int) -> list[UUID]:
-        """The due jobs of these queues that wait for their name: at most `most` of each partition, those that were due first."""
-        return self._first(queues, "blocked", most)
+        """The due jobs of these queues that wait for their name: at most `most` of each partition, in the order of the names."""
+        found: list[UUID] = []
+
+        def look(link: Link, there: list[Keys]) -> None:
+            replies = link.ask(*(("ZRANGE", keys["waiters"], "[ ", "+", "BYLEX", "LIMIT", 0, most) for keys in there))
+            members = (member.rpartition(b"\0")[2] for found in replies for member in found)
+            found.extend(id for member in members if (id := decode.job_id(member)) is not None)
+
+        self._reach.each(self._places, self._parts.of_each(queues), look)
+        return found
 
     def _first(self, queues: Sequence[str], key: str, most: int) -> list[UUID]:
         found: list[UUID] = []
@@ -302,7 +313,7 @@ def _snapshots(link: Link) -> bool:
 
 def _texts(value: bytes) -> tuple[bytes, bytes]:
     """The concurrency name and the rate of a value of `names`, see lines.lua."""
-    name, _, rate = value.split(b":", 3)[-1].partition(b"\2")
+    name, _, rate = value.split(b":", 3)[-1].partition(b"\3")[0].partition(b"\2")
     return name, rate.split(b":", 3)[-1]
 
 
@@ -318,9 +329,8 @@ def _is_nowhere(job: UUID, _queue: str, _now_ms: int, values: Sequence[bytes]) -
 
 
 def _view(job: UUID, queue: str, now_ms: int, values: Sequence[bytes]) -> JobView | None:
-    state, date, attempt, crashes, asks, fence, cancel_by, progress, raw, name, most, turn, blocked, holder, paused, rate, token = (
-        values
-    )
+    state, date, attempt, crashes, asks, fence, cancel_by, progress, raw, *limits = values
+    name, most, turn, blocked, holder, paused, rate, token, fair, place = limits
     if state == b"unknown":
         return None
     try:
@@ -344,6 +354,8 @@ def _view(job: UUID, queue: str, now_ms: int, values: Sequence[bytes]) -> JobVie
         paused=decode.text(paused),
         rate=decode.text(rate),
         token_ms=decode.moment_ms(token),
+        fair=decode.text(fair),
+        place=decode.number(place),
         fence=decode.text(fence),
         cancel_by=decode.text(cancel_by).lstrip("\1"),
         aborts=cancel_by.startswith(b"\1"),  # see cancel.lua

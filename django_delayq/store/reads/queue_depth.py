@@ -5,7 +5,7 @@ targets. All functions only read.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final, Literal
@@ -29,8 +29,9 @@ MOST_BESIDE = 399  # items of an entry besides the first, as in lua/include/unto
 class QueueDepth:
     """The depth of a queue. Times are in ms since 1970 (0: none). `oldest_late_ms` and `events_late_ms` (the age of the oldest event
     that no mirror has folded) are durations. `due` is part of `scheduled`. `blocked`, the jobs that wait for their name, is part of
-    `due`. `held`, the due jobs that the pause of a word holds, and `rated`, those that wait for a token of their rate, are
-    only part of `scheduled`, and they are not late. `untold`: the number
+    `due`. `behind`, the jobs that wait for the turn of their fair word, is part of `scheduled`; some may not be due. `held`, the due
+    jobs that the pause of a word holds, and `rated`, those that wait for a token of their rate, are only part of `scheduled`, and they
+    are not late. `untold`: the number
     of jobs in the `events` entries. `asked_ms`: when a process last asked for jobs here, or extended a lease.
     """
 
@@ -51,6 +52,7 @@ class QueueDepth:
     blocked: int
     held: int
     rated: int
+    behind: int
     events_late_ms: int
     generation: str
     restoring: str
@@ -70,6 +72,8 @@ def depth_commands(keys: Keys, now_ms: int) -> list[tuple[Any, ...]]:
         *(("ZRANGE", keys[band], 0, 0, "WITHSCORES") for band in BANDS),
         ("ZRANGEBYSCORE", keys["blocked"], 0, "+inf", "WITHSCORES", "LIMIT", 0, 1),
         ("ZCOUNT", keys["blocked"], 0, "+inf"),
+        ("ZCOUNT", keys["blocked"], 0, now_ms),
+        ("ZLEXCOUNT", keys["waiters"], "[\3", "(\4"),
         ("ZCOUNT", keys["blocked"], "-inf", "(0"),
         ("ZLEXCOUNT", keys["waiters"], "[\2", "(\3"),
         ("ZCARD", keys["leases"]),
@@ -85,7 +89,9 @@ def depth_commands(keys: Keys, now_ms: int) -> list[tuple[Any, ...]]:
 def depth_of(queue: str, now_ms: int, replies: Sequence[Any]) -> QueueDepth:
     """The depth, from the replies to `depth_commands`."""
     dates = [decode.moment_ms(first[1]) for first in replies[6:10] if first]
-    blocked, held, rated, running, runs, asks, failed, events, oldest, meta = replies[10:]  # oldest: [[id, [b"at", ms, …]]]
+    waiting, overdue, behind, held, rated, running, runs, asks, failed, events, oldest, meta = replies[
+        10:
+    ]  # oldest: [[id, [b"at", ms, …]]]
     first = min(dates, default=0)
     paused, by, why, until, generation, restoring, surplus, alive, _ = ((value or b"").decode("utf-8", "replace") for value in meta)
     until_ms = decode.moment_ms(until)
@@ -93,11 +99,12 @@ def depth_of(queue: str, now_ms: int, replies: Sequence[Any]) -> QueueDepth:
         paused, by, why, until_ms = "", "", "", 0
     return QueueDepth(
         queue=queue,
-        scheduled=sum(replies[0:3]) + blocked + held,  # `held` has counted `rated`
-        due=sum(replies[3:6]) + blocked,
-        blocked=blocked,
+        scheduled=sum(replies[0:3]) + waiting + held,  # `held` has counted `rated`
+        due=sum(replies[3:6]) + overdue,
+        blocked=max(0, waiting - behind),
         held=max(0, held - rated),
         rated=rated,
+        behind=behind,
         running=running,
         retrying=max(0, runs - running - asks),  # a job that polled has not failed; jobs that did both are counted too low
         failed=failed,
@@ -121,7 +128,7 @@ def summed(parts: Sequence[QueueDepth]) -> QueueDepth:
     if len(parts) == 1:
         return parts[0]
     total: dict[str, Any] = {}
-    for name in ("scheduled", "due", "running", "retrying", "failed", "events", "untold", "blocked", "held", "rated"):
+    for name in ("scheduled", "due", "running", "retrying", "failed", "events", "untold", "blocked", "held", "rated", "behind"):
         total[name] = sum(getattr(part, name) for part in parts)
     for name in ("oldest_late_ms", "events_late_ms", "asked_ms"):
         total[name] = max(getattr(part, name) for part in parts)
@@ -189,6 +196,64 @@ def concurrency_names(places: Places, parts: Sequence[Keys], reach: Reach = WHOL
     ]
     figures.sort(key=lambda one: (-one.waiting, -len(one.holders), one.name))
     return NamesSeen(figures=figures, cut=max(map(len, replies), default=0) > LOOKED)
+
+
+MOST_WORDS: Final = 200  # fair words of a partition whose waiting jobs are counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FairFigures:
+    """The unstarted jobs of a fair word. `waiting`: their number, with the one that has the turn. `oldest_ms`: the earliest of their
+    dates, in ms since 1970; it can be in the future.
+    """
+
+    word: str
+    waiting: int
+    oldest_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FairSeen:
+    """`figures`: the words, those with the most jobs first. `cut`: there are more words."""
+
+    figures: list[FairFigures]
+    cut: bool
+
+
+def fair_words(places: Places, parts: Sequence[Keys], reach: Reach = WHOLE) -> FairSeen:
+    """The fair words with unstarted jobs in these partitions of a queue, in two round trips per server. A job has the turn of each
+    word, so that the words are found without a look at all jobs.
+
+    Raises:
+        StoreUnavailable, StoreError: as `Link.execute`.
+    """
+    counts, oldest, cut = Counter[bytes](), dict[bytes, int](), False
+
+    def look(link: Link, there: list[Keys]) -> None:
+        nonlocal cut
+        turns = link.ask(*(("ZRANGE", part["holders"], "[\3", "(\4", "BYLEX", "LIMIT", 0, MOST_WORDS + 1) for part in there))
+        cut = cut or max(map(len, turns), default=0) > MOST_WORDS
+        lines = [
+            (part, *member.rsplit(b"\0", 1)) for part, members in zip(there, turns, strict=True) for member in members[:MOST_WORDS]
+        ]
+        commands: list[tuple[Any, ...]] = []
+        for part, line, id in lines:
+            first, end = b"[" + line + b"\0", b"(" + line + b"\1"
+            commands.append(("HGET", part["names"], id))
+            commands.append(("ZLEXCOUNT", part["waiters"], first, end))
+            commands.append(("ZRANGE", part["waiters"], first, end, "BYLEX", "LIMIT", 0, 1))
+        replies: Iterator[Any] = iter(link.ask(*commands) if commands else ())
+        for (_, line, _), value, count, waiters in zip(lines, replies, replies, replies, strict=False):
+            word = line[2:].partition(b"\2")[0]
+            counts[word] += count + 1
+            dates = [decode.number((value or b"").split(b":")[2:3][0]) if value and value.count(b":") >= 3 else 0]
+            dates += [decode.number(waiters[0][len(line) + 2 : len(line) + 17])] if waiters else []
+            oldest[word] = min([*filter(None, dates), *([oldest[word]] if oldest.get(word) else [])], default=0)
+
+    reach.each(places, parts, look)
+    figures = [FairFigures(word=decode.text(word), waiting=count, oldest_ms=oldest[word]) for word, count in counts.items()]
+    figures.sort(key=lambda one: (-one.waiting, one.word))
+    return FairSeen(figures=figures, cut=cut)
 
 
 MOST_GROUPS: Final = 20  # of one stream

@@ -1,10 +1,14 @@
--- Gives a scheduled job its name and its rate: `said` is "most:name", then the rate, see lines.lua; '' for none. Returns the name. Needs
--- the keys names and meta.
+-- Gives a scheduled job its name, its rate and its fair word: `said` is "most:name", then the others, see lines.lua; '' for none. Returns
+-- the name. Needs lines, and the keys names and meta.
 local function give_name(id, said)
-  local most, name, rate = string.match(said, '^(%d+):([^\2]*)(.*)$')
+  local most, name, rest = string.match(said, '^(%d+):([^%c]*)(.*)$')
   if most then
-    redis.call('HSET', k_names, id, most .. ':0:0:' .. name .. rate)
-    if rate == '' then
+    local value = most .. ':0:0:' .. name .. rest
+    redis.call('HSET', k_names, id, value)
+    if lines then
+      lines.given(id, value)
+    end
+    if string.byte(rest) ~= 2 then
       redis.call('HSETNX', k_meta, 'named', '1')
     else
       redis.call('HSET', k_meta, 'named', '3')

@@ -80,6 +80,10 @@ repeat
       names = names or {}
       names[#names + 1], names[#names + 2] = id, (string.gsub(said, ':', ':0:0:', 1))
       rated = rated or string.find(said, '\2', 1, true)
+      fresh = not string.find(said, '\3', 1, true) -- a fair word
+      if not fresh then
+        break
+      end
     end
     entry[told + 1], entry[told + 2] = 'scheduled', safety == 'o' and (id .. fields) or (id .. fields .. '\n' .. record)
     told = told + 2
