@@ -17,7 +17,7 @@ from django_delayq.text import did_you_mean
 
 
 class MessageKind:
-    """Takes the place of the task. `rate_name`: the name of the rate of a message, or "". All kinds share one template."""
+    """Takes the place of the task. `rate_name` and `fair_word`: those of a message, or "". All kinds share one template."""
 
     name: str = MESSAGE
     queue: str = ""  # each push names its queue
@@ -26,13 +26,14 @@ class MessageKind:
     late: bool = False
     named: None = None  # messages have no concurrency name
     rated: None = None
-    rate_name: str = ""
     faired: None = None
+    rate_name: str = ""
+    fair_word: str = ""
     signature: None = None
     sensitive: tuple[str, ...] = ()
 
-    def __init__(self, rate_name: str = "") -> None:
-        self.rate_name = rate_name
+    def __init__(self, rate_name: str = "", fair_word: str = "") -> None:
+        self.rate_name, self.fair_word = rate_name, fair_word
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MessageKind)
@@ -51,10 +52,11 @@ class PushOptions(MessageOptions, total=False):
     """The options of `push`, for type checkers."""
 
     rate: str
+    fair: str
 
 
 KIND: Final = MessageKind()
-_NAMES: Final = (*MessageOptions.__annotations__, "rate")
+_NAMES: Final = (*MessageOptions.__annotations__, *PushOptions.__annotations__)
 
 
 def push(queue: str, body: Any, **options: Unpack[PushOptions]) -> Job:
@@ -63,8 +65,9 @@ def push(queue: str, body: Any, **options: Unpack[PushOptions]) -> Job:
     Args:
         body: Any JSON value. `pull` returns it unchanged.
         rate: The name of a rate, such as "bank:7". Consumers get messages with this name at most as often as the queue's `RATE` says.
-        options: The options of `schedule`, except queue, timeout, serial and concurrency. `fair` is the word itself, not a format. By
-            default, consumers can pull the message immediately.
+        fair: A word, such as "tenant:7". Consumers get due messages of different words in turns.
+        options: The options of `schedule`, except queue, timeout, serial and concurrency. By default, consumers can pull the
+            message immediately.
 
     Raises:
         PayloadError, PayloadTooLarge: The body can't be represented in JSON, or is larger than the queue's `MAX_PAYLOAD`.
@@ -89,11 +92,12 @@ async def apush(queue: str, body: Any, **options: Unpack[PushOptions]) -> Job:
 
 
 def _kind(options: PushOptions) -> MessageKind:
-    """Takes the option `rate`, which is no option of other jobs."""
-    rate = options.pop("rate", "")
-    if rate != "" and not is_text(rate):
-        raise ConfigError(f"push(): rate={rate!r} must be a name as text, with 1 to {MAX_NAME} printable characters.")
-    return MessageKind(rate) if rate else KIND
+    """Takes the options `rate` and `fair`, which are the texts themselves. Those of other jobs are formats."""
+    given = options.pop("rate", ""), options.pop("fair", "")
+    for option, text in zip(("rate", "fair"), given, strict=True):
+        if text != "" and not is_text(text):
+            raise ConfigError(f"push(): {option}={text!r} must be a name as text, with 1 to {MAX_NAME} printable characters.")
+    return MessageKind(*given) if any(given) else KIND
 
 
 def _options(queue: str, given: MessageOptions) -> Options:

@@ -96,19 +96,13 @@ def naming(named: NameFormat | None, rated: RateFormat | None, faired: NameForma
     return Naming(named, rated, faired) if named or rated or faired else None
 
 
-def fair(value: Any, signature: inspect.Signature | None, where: str, sensitive: Collection[str] = ()) -> NameFormat | None:
-    """The format of the option `fair`. Without a signature, which messages do not have, it is the word itself.
+def fair(value: Any, signature: inspect.Signature, where: str, sensitive: Collection[str] = ()) -> NameFormat | None:
+    """The format of the option `fair`.
 
     Raises:
         ConfigError: it is not valid.
     """
-    if value is None:
-        return None
-    if signature is not None:
-        return _format(value, 0, "fair", signature, where, sensitive)
-    if not is_text(value):
-        raise ConfigError(f"{where}: fair must be a text of 1 to {MAX_NAME} printable characters, such as 'tenant:7', not {value!r}.")
-    return NameFormat(value, 0, "fair", (Piece(value),))
+    return None if value is None else _format(value, 0, "fair", signature, where, sensitive)
 
 
 def rate(value: Any, signature: inspect.Signature, where: str, sensitive: Collection[str] = ()) -> RateFormat | None:

@@ -81,7 +81,6 @@ class MessageOptions(TypedDict, total=False):
     meta: Mapping[str, Any] | None
     using: str | None
     durability: Durability | None
-    fair: str | None
     once_for: durations.Delay | None
     at_most: durations.Delay | None
 
@@ -92,6 +91,7 @@ class UntimedOptions(MessageOptions, total=False):
     queue: str | None
     serial: str | None
     concurrency: tuple[str, int] | None
+    fair: str | None
 
 
 class JobOptions(UntimedOptions, total=False):
@@ -226,6 +226,7 @@ class Planned(Protocol):
     max_attempts: int | None
     late: bool  # see `worker_modules`
     rate_name: str  # of a message; "" of tasks, whose rates have formats
+    fair_word: str  # the same
 
     @property
     def named(self) -> NameFormat | None:
@@ -420,7 +421,9 @@ def _named(options: Options, task: Planned, where: str) -> NameFormat | None:
 
 
 def _faired(options: Options, task: Planned, where: str) -> NameFormat | None:
-    return task.faired if options.fair is None else name_format.fair(options.fair, task.signature, where, task.sensitive)
+    if options.fair is None or task.signature is None:  # the fair word of a message is no format
+        return task.faired
+    return name_format.fair(options.fair, task.signature, where, task.sensitive)
 
 
 def most_attempts(*limits: int | None) -> int:

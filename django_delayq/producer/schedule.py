@@ -279,8 +279,8 @@ def plan(
     if only is not None and options.key:
         meta = {**(meta or {}), ONLY: [*only]}
     shared_name = None if template.named is None else template.named.name(args, kwargs, template.where)
-    if task.rate_name:
-        shared_name = SharedName("", 0, Rate(task.rate_name, _quota(template)))
+    if task.rate_name or task.fair_word:
+        shared_name = SharedName("", 0, Rate(task.rate_name, _quota(template)) if task.rate_name else None, task.fair_word)
     if shared_name:
         meta = {**(meta or {}), NAMED: shared_name.packed()}
     queue, payload = template.queue, template.payload_of(args, kwargs, meta)

@@ -114,7 +114,8 @@ class Task(Bound[P, R]):
         self.fn = fn
         self.name = name
         self.sensitive = frozenset(sensitive)
-        self.named, self.rated, self.rate_name, self.faired = None, None, "", None
+        self.named = self.rated = self.faired = None
+        self.rate_name = self.fair_word = ""
         for option, default in DEFAULTS.items():
             setattr(self, option, options.get(option, default))
         self.late = False  # registered after Django's set-up, so a worker may not have it

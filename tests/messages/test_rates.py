@@ -72,7 +72,13 @@ def test_a_rate_name_needs_the_rate_of_the_queue():
         delayq.push("quick", 1, rate="bank:7")
 
 
-@pytest.mark.parametrize("rate", [7, "a\nb", "x" * 201])
-def test_a_rate_name_that_is_not_valid_is_refused(rate):
-    with pytest.raises(ConfigError, match=r"push\(\): rate="):
-        delayq.push("mail", 1, rate=rate)
+def test_a_message_with_a_rate_name_can_have_a_fair_word():
+    name = Job.objects.get(pk=delayq.push("mail", 1, rate="bank:7", fair="tenant:a").id).shared_name
+    assert (name.rate.text, name.fair) == ("bank:7", "tenant:a")
+
+
+@pytest.mark.parametrize("option", ["rate", "fair"])
+@pytest.mark.parametrize("text", [7, "a\nb", "x" * 201])
+def test_a_name_that_is_not_valid_is_refused(option, text):
+    with pytest.raises(ConfigError, match=rf"push\(\): {option}="):
+        delayq.push("mail", 1, **{option: text})

@@ -31,8 +31,8 @@ class QueueDepth:
     that no mirror has folded) are durations. `due` is part of `scheduled`. `blocked`, the jobs that wait for their name, is part of
     `due`. `behind`, the jobs that wait for the turn of their fair word, is part of `scheduled`; some may not be due. `held`, the due
     jobs that the pause of a word holds, and `rated`, those that wait for a token of their rate, are only part of `scheduled`, and they
-    are not late. `untold`: the number
-    of jobs in the `events` entries. `asked_ms`: when a process last asked for jobs here, or extended a lease.
+    are not late. `untold`: the number of jobs in the `events` entries. `asked_ms`: when a process last asked for jobs here, or extended
+    a lease.
     """
 
     queue: str
@@ -89,9 +89,9 @@ def depth_commands(keys: Keys, now_ms: int) -> list[tuple[Any, ...]]:
 def depth_of(queue: str, now_ms: int, replies: Sequence[Any]) -> QueueDepth:
     """The depth, from the replies to `depth_commands`."""
     dates = [decode.moment_ms(first[1]) for first in replies[6:10] if first]
-    waiting, overdue, behind, held, rated, running, runs, asks, failed, events, oldest, meta = replies[
-        10:
-    ]  # oldest: [[id, [b"at", ms, …]]]
+    waiting, overdue, behind, held, rated, *more = replies[10:]
+    running, runs, asks, failed, events, oldest, meta = more  # oldest: [[id, [b"at", ms, …]]]
+    blocked = max(0, waiting - behind)
     first = min(dates, default=0)
     paused, by, why, until, generation, restoring, surplus, alive, _ = ((value or b"").decode("utf-8", "replace") for value in meta)
     until_ms = decode.moment_ms(until)
@@ -100,8 +100,8 @@ def depth_of(queue: str, now_ms: int, replies: Sequence[Any]) -> QueueDepth:
     return QueueDepth(
         queue=queue,
         scheduled=sum(replies[0:3]) + waiting + held,  # `held` has counted `rated`
-        due=sum(replies[3:6]) + overdue,
-        blocked=max(0, waiting - behind),
+        due=sum(replies[3:6]) + max(overdue, blocked),
+        blocked=blocked,
         held=max(0, held - rated),
         rated=rated,
         behind=behind,
