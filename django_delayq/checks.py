@@ -21,7 +21,7 @@ from django_delayq.job_meta import Quota
 from django_delayq.mirror.adoption import UNKNOWN, check_workers, site_findings
 from django_delayq.mirror.database_connections import narrow_pools, wide_pools
 from django_delayq.models import database
-from django_delayq.producer import carriers, worker_modules
+from django_delayq.producer import carriers, scopes, worker_modules
 from django_delayq.producer.task import registry
 from django_delayq.setting_readers import is_embedded
 from django_delayq.store.connection.address import RedisSpec, address, cache_aliases, not_obeyed
@@ -54,13 +54,14 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         *([] if conf.has_timezones() else [check_message("E036")]),
         *_servers(config),
         *_loadable("E008", carriers.load, config.carriers),
+        *_loadable("E066", _scope, config),
         *_loadable("E060", job_links.load, config.object_url or ""),
         *_task_modules(config),
         *_database(config),
         *messages(narrow_pools()),
         *_requests(config),
         *_shared_cache(config),
-        *_tenants(),
+        *_tenants(config),
     ]
 
 
@@ -215,6 +216,11 @@ def _loadable(code: str, load: Callable[[Any], object], given: Any) -> Iterator[
         yield check_message(code, error.fields["message"], error.fields["hint"])
 
 
+def _scope(config: conf.Config) -> None:
+    if config.scope is not None:
+        scopes.load(config.scope, config.carriers)
+
+
 def _task_modules(config: conf.Config) -> Iterator[CheckMessage]:
     for path, near in worker_modules.missing(config.task_modules):
         yield check_message(
@@ -223,9 +229,9 @@ def _task_modules(config: conf.Config) -> Iterator[CheckMessage]:
         )
 
 
-def _tenants() -> Iterator[CheckMessage]:
-    """A check cannot see whether keys contain the tenant, so the project silences it."""
-    if not apps.is_installed("django_tenants"):
+def _tenants(config: conf.Config) -> Iterator[CheckMessage]:
+    """A check cannot see whether keys contain the tenant, so a project without `SCOPE` silences it."""
+    if config.scope is not None or not apps.is_installed("django_tenants"):
         return
     formats = [f"{task.named.text!r} of {task.name}" for task in registry if task.named is not None]
     shown = f" Concurrency names of tasks: {', '.join(formats[:MOST_NAMED])}{', …' * (len(formats) > MOST_NAMED)}." if formats else ""

@@ -107,6 +107,8 @@ class Config(SharedConfig):
     mirror_full: str
     restore: str
     carriers: tuple[str, ...]
+    scope: str | None
+    scope_only: bool
     task_modules: tuple[str, ...]
     test_redis: str | Mapping[str, Any] | None = field(repr=False)
     inline: bool
@@ -260,6 +262,18 @@ SETTINGS: Final[Mapping[str, SettingRow]] = {
         "queues are paused until you run delayq restore.",
     ),
     "CARRIERS": SettingRow([], readers.PATHS, "Classes that store context with each job, such as the tenant or the language."),
+    "SCOPE": SettingRow(
+        None,
+        readers.optional(readers.TEXT._replace(accepts="the name of a class in CARRIERS, or the dotted path to a function")),
+        "Separates the jobs of tenants: the dotted path to a function that returns the current tenant, or the name of a carrier that "
+        "packs it. Jobs of two scopes can have the same key and the same serial name. By default, there are no scopes.",
+    ),
+    "SCOPE_ONLY": SettingRow(
+        False,
+        readers.FLAG,
+        "Whether all unfinished jobs with a key have a scope. Until then, delayq also looks for a job that got the key before you set "
+        "SCOPE. It takes the scope of such a job from its carriers. D039 tells you when you can set it.",
+    ),
     "TASK_MODULES": SettingRow(
         [], readers.MODULES, "Modules that are imported when Django starts, in addition to the tasks modules of installed apps."
     ),

@@ -62,6 +62,10 @@ KINDS: Final[Mapping[str, FindingKind]] = {
             "OBJECT_URL cannot be imported, or is not a function.",
             "Correct the path to a function that takes a job and returns a URL or None.",
         ),
+        E066=(
+            "SCOPE cannot be imported, is not a function, or names no carrier.",
+            "Use the name of a class in CARRIERS, or the dotted path to a function that returns text.",
+        ),
         E065=("TASK_MODULES contains a module that does not exist.", "Correct the name of the module, or remove it."),
     ),
     **_kinds(
@@ -78,7 +82,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         ),
         W045=(
             "django-tenants is installed, and all tenants share keys, concurrency names and locks.",
-            "Include the tenant in each of them, such as key=f'{schema}:order:{pk}'. Then add 'delayq.W045' to SILENCED_SYSTEM_CHECKS.",
+            "Set SCOPE. Or include the tenant in each key, name and lock, and add 'delayq.W045' to SILENCED_SYSTEM_CHECKS.",
         ),
         W070=(
             "The connection pool of a database has fewer connections than a worker process has threads.",
@@ -256,6 +260,10 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         ),
         D027=("FORMER_PARTITIONS of a queue is no longer needed.", "Remove it. Until then, each job with a key uses two partitions."),
         D028=("FORMER_PARTITIONS of a queue is still needed.", "Keep the setting until these jobs have run."),
+        D039=(
+            "Unfinished jobs with a key have no scope, because they were scheduled before SCOPE was set.",
+            "Wait until they have ended. Then set SCOPE_ONLY, which saves a call to Redis and a query for each job with a key.",
+        ),
         D031=(
             "The ticks of a schedule are more than a minute late.",
             "Run a worker with the role relay that has the schedule. If no code declares it, it is retired within an hour.",

@@ -18,7 +18,10 @@ NAMED: Final = "delayq.name"
 _MARK: Final = json.dumps(NAMED).encode()
 ONLY: Final = "delayq.only"  # the key of a job's meta: a list of task names
 ONLY_MARK: Final = json.dumps(ONLY).encode()
-_TEXT: Final = re.compile(f"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{1,{MAX_NAME}}}")
+SCOPE_END: Final = "\u2028"  # the end of the scope in a key or a name, which themselves cannot contain it
+_ONE: Final = "[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
+_TEXT: Final = re.compile(f"{_ONE}{{1,{MAX_NAME}}}")
+_SCOPED: Final = re.compile(f"(?:{_ONE}{{1,63}}{SCOPE_END})?{_TEXT.pattern}")
 
 
 MOST_TOKENS: Final = 999_999
@@ -93,6 +96,26 @@ class SharedName(NamedTuple):
         return packed
 
 
+def scoped(scope: str, text: str) -> str:
+    """A key or a name within a scope, in the form of the scripts, see `header` in begin.lua."""
+    return f"{scope}{SCOPE_END}{text}" if scope and text else text
+
+
+def bare(text: str) -> str:
+    """A key or a name without its scope, as the caller passed it."""
+    return text.rpartition(SCOPE_END)[2]
+
+
+def scope_of(text: str) -> str:
+    """The scope of a key or a name; "" without one."""
+    return text.rpartition(SCOPE_END)[0]
+
+
+def shown(text: str) -> str:
+    """A key or a name for people: the scope, a slash, and the text."""
+    return text.replace(SCOPE_END, "/")
+
+
 def is_text(value: object) -> bool:
     """Whether that can be a name: 1 to 200 characters, none of them a control character."""
     return isinstance(value, str) and _TEXT.fullmatch(value) is not None
@@ -102,7 +125,7 @@ def in_meta(meta: Mapping[str, Any] | None) -> SharedName | None:
     """The name that a job's meta carries; None without one, or where somebody else has written another thing there."""
     match (meta or {}).get(NAMED):
         case [str() as text, int() as most, *more] if type(most) is int and len(more) <= 2:
-            if (is_text(text) and 1 <= most <= MOST) or ((text, most) == ("", 0) and more):
+            if (_SCOPED.fullmatch(text) and 1 <= most <= MOST) or ((text, most) == ("", 0) and more):
                 return _with_more(SharedName(text, most), more)
     return None
 

@@ -72,6 +72,10 @@ setup() {
         # shellcheck disable=SC2086  # several requirements
         .venv-oldest/bin/python -m pip install --quiet --editable ".[embedded,cli]" --group test --group databases $oldest
         ;;
+    tenants) # django-tenants needs PostgreSQL, and replaces its backend
+        environment "$bin/python" .venv-tenants
+        .venv-tenants/bin/python -m pip install --quiet --editable ".[embedded,cli]" --group tenants
+        ;;
     py313)
         python=$(python313)
         environment "$python" .venv-313

@@ -431,6 +431,14 @@ def test_w045_django_tenants_beside_keys_that_all_tenants_share(settings, monkey
     assert "share keys, concurrency names and locks" in said
     assert "'order:{order_id}' of shop.synchronise" in said
     assert "SILENCED_SYSTEM_CHECKS" in said
+    settings.DELAYQ = {**settings.DELAYQ, "CARRIERS": ["tests.carriers.Tenant"], "SCOPE": "Tenant"}
+    assert "delayq.W045" not in found(settings)
+
+
+@pytest.mark.parametrize("path", ["Nobody", "tests.carriers.nothing", "tests.carriers.Tenant"])
+def test_e066_a_scope_that_is_neither_a_function_nor_a_carrier(settings, path):
+    settings.DELAYQ = {**settings.DELAYQ, "SCOPE": path}
+    assert "dotted path to a function" in found(settings)["delayq.E066"]
 
 
 def deploy(settings, url: str | dict[str, object], **given: object) -> dict[str, str]:

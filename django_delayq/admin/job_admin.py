@@ -24,7 +24,7 @@ from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import clock
+from django_delayq import clock, conf
 from django_delayq.admin import editing, failures, job_page, task_page
 from django_delayq.admin.badges import word
 from django_delayq.admin.forms import ExportForm, PeriodForm, ask_first, form_for
@@ -93,7 +93,8 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
             return self.list_display
         columns = COLUMNS.get(chosen(request).shown_view, self.list_display)
         place = columns.index("queue_shown")
-        return (*columns[:place], "customer_shown", *columns[place:]) if selection.has_customers() else columns
+        more = (("customer_shown", selection.has_customers()), ("scope_shown", conf.get().scope is not None))
+        return (*columns[:place], *(name for name, shown in more if shown), *columns[place:])
 
     def get_sortable_by(self, request: HttpRequest) -> list[Any]:
         """The columns that an index can sort by; see `Selection.sorts`."""

@@ -28,7 +28,7 @@ from django_delayq.admin.badges import allowed, badge, indented, word
 from django_delayq.console import job_links, masking, why_not_yet
 from django_delayq.console.masking import MASK
 from django_delayq.console.overview import DOWN
-from django_delayq.console.selection import customer_of
+from django_delayq.console.selection import customer_of, quoted
 from django_delayq.console.wording import cut, death, duration, error_text, second
 from django_delayq.ladder import Ladder
 from django_delayq.models import Attempt, Event, Job
@@ -81,6 +81,8 @@ def gather(request: HttpRequest, job: Job, jobs: QuerySet[Job], *, sensitive: bo
         "error": visible(job.error),
         "key": visible(job.key),
         "at_most": duration(job.at_most) if job.at_most else "",
+        "scope": visible(job.scope),
+        "in_scope": f"scope:{quoted(job.scope)}",
         "partition": ids.partition(job.pk) if job.queue in conf.get().partitions else None,
         "place": visible(stores.places.of(job.queue, ids.partition(job.pk)).where) if job.queue in conf.get().partitions else "",
         "state": badge(state_of(job, view)),
@@ -119,7 +121,7 @@ def related(job: Job, jobs: QuerySet[Job], by: UUID | None) -> list[Job]:
     """Returns the newest jobs with the same key. The job that displaced this one comes first."""
     if not job.key:
         return []
-    same = jobs.filter(queue=job.queue, key=job.key).exclude(pk=job.pk)
+    same = jobs.filter(queue=job.queue, key=job.key, scope=job.scope).exclude(pk=job.pk)
     same = same.defer("args", "kwargs", "options", "result", "error")
     if by is None:
         return list(same.order_by("-pk")[:RELATED])

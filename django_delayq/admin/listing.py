@@ -71,6 +71,7 @@ class JobColumns:
     arguments_shown = column(_("arguments"), lambda job: getattr(job, "carried", "-"))
     finished_shown = column(_("finished"), lambda job: moment(job.finished_at) if job.finished_at else "-", "finished_at")
     customer_shown = column(_("customer"), lambda job: getattr(job, "customer", "-"))
+    scope_shown = column(_("scope"), lambda job: _searched(job.scope, f"scope:{selection.quoted(job.scope)}") if job.scope else "-")
     queue_shown = column(_("queue"), lambda job: visible(job.queue))
     worker_shown = column(_("worker"), lambda job: breakable(job.worker) or "-")
 
@@ -158,6 +159,11 @@ def carried(rows: QuerySet[Job], jobs: Iterable[Job], *, sensitive: bool) -> dic
 def _customer(task: str, options: Any, *, sensitive: bool) -> str:
     """Returns the customer as a link to its jobs, if a search can find it."""
     name, words = selection.customer_of(masking.attached(task, meta_of(options), sensitive=sensitive))
+    return _searched(name, words)
+
+
+def _searched(name: str, words: str) -> str:
+    """Returns a name as a link to the jobs that a search finds."""
     text = breakable(cut(name, NAME_SHOWN))
     return format_html('<a href="?{}">{}</a>', urlencode({"q": words}), text) if words else text or "-"
 

@@ -1,4 +1,4 @@
-"""The page of pauses in the admin: what is paused, by whom and why; pause a queue, a task or a concurrency name, and resume it."""
+"""The page of pauses in the admin: what is paused, by whom and why; pause a queue, a task, a scope or a name, and resume it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from django_delayq.admin.forms import MomentField, ReasonForm, reason_field
 from django_delayq.admin.readonly import actor, log, tell
 from django_delayq.console.moments import parse_start
 from django_delayq.exceptions import DelayqError
+from django_delayq.job_meta import shown
 from django_delayq.models import Queue, database
 from django_delayq.producer import outbox, queues
 from django_delayq.producer.queues import PauseReply
 from django_delayq.text import visible
 
 SHOWN: Final = 5  # on the dashboard
-KINDS: Final = (("queue", _("Queue")), ("task", _("Task")), ("name", _("Concurrency name")))
+KINDS: Final = (("queue", _("Queue")), ("task", _("Task")), ("scope", _("Scope")), ("name", _("Concurrency name")))
 
 
 class PauseForm(ReasonForm):
@@ -60,7 +61,7 @@ def rows(*, names: bool) -> list[dict[str, Any]]:
         found.append(
             {
                 "kind": kind,
-                "name": "" if kind == "name" and not names else visible(name),
+                "name": "" if kind == "name" and not names else visible(shown(name)),
                 "word": name,
                 "at": row.paused_at,
                 "until": row.until,
@@ -89,7 +90,7 @@ def act(request: HttpRequest, form: PauseForm | ResumeForm) -> bool:
     except DelayqError as error:
         form.add_error(None, visible(str(error)))
         return False
-    name = visible(given["word"])
+    name = visible(shown(given["word"]))
     if isinstance(form, PauseForm):
         log(request, Queue, [(given["word"], given["word"])], "pause", given["reason"])
         text = now("Paused: %(name)s. Jobs that are still running: %(running)d.") % {"name": name, "running": reply.running}

@@ -157,6 +157,7 @@ def job_document(job: Job, view: JobView | None = None, *, sensitive: bool = Fal
         "derived": job.derived,
         "key": job.key,
         "at_most": job.at_most,
+        "scope": job.scope,
         "args": args,
         "kwargs": kwargs,
         "priority": job.priority,

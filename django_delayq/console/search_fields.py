@@ -130,6 +130,10 @@ def _key(value: str, sense: Sense) -> Term:
     return Term("key", value, Q(queue__in=queues, key=value), lambda row: row.key == value, ("key",), rough=True)
 
 
+def _scope(value: str, sense: Sense) -> Term:
+    return Term("scope", value, Q(scope=value), lambda row: row.scope == value, ("scope",), rough=True)
+
+
 def _task(value: str, sense: Sense) -> Term:
     parts = [value] if value in sense.tasks else _tasks(value, sense)
     if len(parts) == 1:
@@ -376,6 +380,7 @@ FIELDS: Final[dict[str, SearchField]] = {
     "id": SearchField(_id, "with this id"),
     "key": SearchField(_key, "with this key, or with a key that starts with this text", ("close-order:77", "close-order:*")),
     "task": SearchField(_task, "of this task, given its full name or part of it", ("close_order",)),
+    "scope": SearchField(_scope, "of this scope, such as a tenant", ("tenant_a",)),
     "queue": SearchField(
         lambda value, _: Term("queue", value, Q(queue=value), lambda row: row.queue == value, ("queue",)), "in this queue", ("orders",)
     ),

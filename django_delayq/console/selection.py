@@ -146,12 +146,14 @@ class Selection:
         words = {term.word for term in terms}
         if self.order[0].endswith("finished_at"):
             return words <= {"state", *_BY_END} and not (self.queue or self.task or any(term.negated for term in terms))
-        if any(term.negated for term in terms) or words - {"queue", "task", "state", "fingerprint", "after", "before"}:
+        if any(term.negated for term in terms) or words - {"queue", "task", "scope", "state", "fingerprint", "after", "before"}:
             return False
         dated = bool(words & {"after", "before"})
         if "fingerprint" in words:
             return self.order[0] == "-run_at" and not (self.queue or self.task) and words <= {"fingerprint", "state"}
         named = bool(self.queue or "queue" in words) + bool(self.task or "task" in words)
+        if "scope" in words and (named or not self.shown_view):
+            return False  # its index has the state
         if self.shown_view in ("retrying", "parked", "unpublished", "far", "unresolved"):
             return not named and not dated
         return named <= 1 and (bool(self.shown_view) or not dated)
@@ -209,6 +211,8 @@ class Selection:
                 found &= Q(task=self.task) if self.task else terms["task"].rows
             elif "host" in terms or "target" in terms:
                 found &= terms["host"].rows if "host" in terms else terms["target"].rows
+            elif "scope" in terms:
+                found &= terms["scope"].rows
             elif self.queue or "queue" in terms:
                 found &= Q(queue=self.queue) if self.queue else terms["queue"].rows
         dated = {"run_at": ("after", "before"), "finished_at": _BY_END}.get(self.order[0].removeprefix("-"), ())

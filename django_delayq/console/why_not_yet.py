@@ -76,6 +76,8 @@ SENTENCES: Final[Mapping[str, Promise]] = {
     "paused": _("The queue %(queue)s has been paused since %(date)s."),
     "task_paused_by": _("The task %(name)s has been paused by %(who)s since %(date)s."),
     "task_paused": _("The task %(name)s has been paused since %(date)s."),
+    "scope_paused_by": _("The scope %(name)s has been paused by %(who)s since %(date)s."),
+    "scope_paused": _("The scope %(name)s has been paused since %(date)s."),
     "name_paused_by": _("The name %(name)s has been paused by %(who)s since %(date)s."),
     "name_paused": _("The name %(name)s has been paused since %(date)s."),
     "paused_until": _("The pause ends at %(date)s."),

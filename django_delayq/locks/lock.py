@@ -15,7 +15,9 @@ from weakref import WeakSet
 
 from django_delayq import clock, conf, durations, under_test
 from django_delayq.exceptions import ConfigError, DelayqError, LeaseLost, LockTaken, PayloadError, StoreUnavailable
+from django_delayq.job_meta import scoped, shown
 from django_delayq.logger import Logger
+from django_delayq.producer import scopes
 from django_delayq.producer.async_api import in_thread, readable, refuse_loop, unbroken
 from django_delayq.producer.breaker import CircuitOpen
 from django_delayq.producer.options import duration, lease_ms
@@ -45,8 +47,17 @@ class Lock:
     than the last one it accepted. It is 0 before the first block, and stays after the last one.
     """
 
-    def __init__(self, name: str, *, wait: durations.Delay = 0, lease: durations.Delay = "30s", queue: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        wait: durations.Delay = 0,
+        lease: durations.Delay = "30s",
+        queue: str | None = None,
+        scope: str | None = None,
+    ) -> None:
         self.name = _checked(name)
+        self._text = scoped(scopes.of_call(scope), name)
         where = f"lock({name})"
         self.queue = conf.get().usual_queue if queue is None else conf.get().queue(queue).name
         self._node = "" if queue is None else self.queue  # the queue on whose server it is; "": the shared server
@@ -132,7 +143,7 @@ class Lock:
         link = stores.places.of(self._node, 0) if self._node else stores.places.on_shared(self.queue, 0)
         guard = self.queue if link.moves else self._node  # on a Cluster it is on the node of that queue
         keys = store.keys if link is store.link else Keys.of(store.keys.prefix, self.queue, 0, jobs=False)
-        holding = Holding(LockStore(link, keys), self.name, self._lease_ms, guard)
+        holding = Holding(LockStore(link, keys), self._text, self._lease_ms, guard)
         until = clock.monotonic() + self._wait
         while True:
             left = until - clock.monotonic()
@@ -164,7 +175,7 @@ class Lock:
         """
         assert self._line is not None
         try:
-            return self.name in self._line.names()
+            return self._text in self._line.names()
         except StoreUnavailable:
             clock.sleep(BROKEN)
             return True
@@ -206,7 +217,9 @@ class Lock:
             self._release()
 
 
-def lock(name: str, *, wait: durations.Delay = 0, lease: durations.Delay = "30s", queue: str | None = None) -> Lock:
+def lock(
+    name: str, *, wait: durations.Delay = 0, lease: durations.Delay = "30s", queue: str | None = None, scope: str | None = None
+) -> Lock:
     """A lock on a name, for a block of code: `with delayq.lock("order:42", wait="2s") as lock:`, or `async with`.
 
     The holder has a lease, which is extended while the block runs. If the process is suspended, or if Redis loses its data, two holders
@@ -218,6 +231,7 @@ def lock(name: str, *, wait: durations.Delay = 0, lease: durations.Delay = "30s"
         wait: How long to wait if another holder has the lock. With 0, the lock is tried once.
         lease: How long the lock remains taken if its holder dies, from 5 seconds to 12 hours.
         queue: The queue whose server stores the lock. The default is the server in `DELAYQ["REDIS"]`.
+        scope: The scope of the name. The default is the one that the setting `SCOPE` returns, and "" is none.
 
     Raises, when the block begins:
         LockTaken: Another holder has the lock. If a task doesn't catch this exception, the job is snoozed.
@@ -229,7 +243,7 @@ def lock(name: str, *, wait: durations.Delay = 0, lease: durations.Delay = "30s"
     Raises, when it is called:
         PayloadError, QueueUnknown, ConfigError: The name, the queue or a duration is invalid.
     """
-    return Lock(name, wait=wait, lease=lease, queue=queue)
+    return Lock(name, wait=wait, lease=lease, queue=queue, scope=scope)
 
 
 def _checked(name: str) -> str:
@@ -272,7 +286,7 @@ def _unlock(holding: Holding) -> str:
                 answer = holding.store.unlock(holding.name, holding.token, repeats=holding.fence if last else 0)
         except StoreUnavailable as error:
             if last:
-                logger.warning("the lock %s could not be released. It is free when its lease expires: %s", holding.name, error)
+                logger.warning("the lock %s could not be released. It is free when its lease expires: %s", shown(holding.name), error)
         else:
             return "unknown" if last and answer in ("lost", "gone") else answer
     return "unknown"
@@ -330,7 +344,7 @@ class Holding:
     def error(self) -> LeaseLost:
         """The error for a lock that is not held."""
         code = "lock_lost" if self.process == os.getpid() else "lock_forked"
-        return LeaseLost(code=code, lock=self.name, fence=self.fence)
+        return LeaseLost(code=code, lock=shown(self.name), fence=self.fence)
 
 
 class LockLeases:

@@ -62,7 +62,7 @@ def change(verb: Verb, out: TextIO, options: dict[str, Any]) -> int:
         if options["dry_run"]:
             text = f"Would {verb.command} the job with the key {key!r}."
             return print_result(out, options, {"would": verb.command, "jobs": 1}, text)
-        return _report(out, options, verb, [{"key": key, "change": verb.act(key=key, queue=queue, **how)}])
+        return _report(out, options, verb, [{"key": key, "change": verb.act(key=key, queue=queue, scope=options["scope"], **how)}])
     chosen = targets(options, states=verb.swept)
     if options["dry_run"]:
         shown = ", ".join(ids.short(target.id) for target in chosen[:5])

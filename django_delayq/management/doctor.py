@@ -104,6 +104,18 @@ def doctor(out: TextIO, options: dict[str, Any]) -> int:
     return 1 if errors else 0
 
 
+def _bare_keys() -> Iterator[Finding]:
+    config = conf.get()
+    if config.scope is None or config.scope_only:
+        return
+    count = Job.objects.filter(state__in=UNFINISHED, scope="").exclude(key="").count()
+    if count:
+        yield Finding("D039", f"Unfinished jobs with a key and without a scope: {count}.")
+    else:
+        text = "No unfinished job has a key without a scope."
+        yield Finding("D039", text, "Set SCOPE_ONLY, which saves a call to Redis and a query for each job with a key.")
+
+
 def _row_findings() -> Iterator[Finding]:
     kept = SetAside.objects.values_list("queue").annotate(Count("pk"), Min("noticed_at")).order_by("queue")
     for queue, count, first in kept:
@@ -134,6 +146,7 @@ def _row_findings() -> Iterator[Finding]:
     for queue, count in unlisted_requests().items():  # committed changes that no process with these settings carries out
         text = f"Committed changes of jobs in the queue {queue!r} that no process carries out: {count}."
         yield Finding("D038", f"{text} DELAYQ['QUEUES'] does not list this queue.")
+    yield from _bare_keys()
     first = Job.objects.filter(UNPUBLISHED, durable=True).order_by("id").values_list("created_at", flat=True).first()
     age = (database.now() - first).total_seconds() if first else 0.0
     if MEASURES["outbox_age"].is_finding(age) and overview.count_absent():

@@ -16,7 +16,7 @@ from django.db.models import QuerySet
 from django.utils import translation
 
 from django_delayq import clock, conf, ids
-from django_delayq.console import keyset, selection
+from django_delayq.console import keyset, search_parser, selection
 from django_delayq.console.moments import DAYS, TIME, parse_start
 from django_delayq.console.search_fields import STATES
 from django_delayq.console.selection import Selection
@@ -26,7 +26,7 @@ from django_delayq.models import Job, database, of_state
 from django_delayq.producer.task import registry
 from django_delayq.text import did_you_mean, nearest
 
-NARROWING = ("state", "task", "search")  # filters, besides the queue
+NARROWING = ("state", "task", "scope", "search")  # filters, besides the queue
 LONG = frozenset({"args", "kwargs", "options", "result", "error"})  # columns
 STEP = 2000  # rows read at a time
 
@@ -35,6 +35,7 @@ def add_filters(parser: ArgumentParser, *, limit: int | None) -> None:
     parser.add_argument("--queue", help="select only jobs in this queue")
     parser.add_argument("--state", type=_state, metavar="STATE", help=f"select only jobs in this state: {', '.join(STATES)}")
     parser.add_argument("--task", help="select only jobs of this task")
+    parser.add_argument("--scope", help="select only jobs of this scope, such as a tenant")
     parser.add_argument("--search", help="a search as in the admin, such as 'state:failed task:close_order after:-2h'")
     parser.add_argument("--limit", type=at_least(1), default=limit, help=f"the maximum number of jobs (default: {limit or 'all'})")
 
@@ -69,13 +70,17 @@ def named_queues(options: dict[str, Any]) -> list[str]:
 
 
 def chosen(options: dict[str, Any]) -> Selection:
-    """The selection of the filters. `--state`, `--queue` and `--task` work as in the admin."""
+    """The selection of the filters. `--state`, `--queue` and `--task` work as in the admin, and `--scope` as the search `scope:`."""
     text, words = options.get("search"), options.get("words")
     if text is not None and words is not None:
         raise UsageError("Specify the search only once, as an argument or with --search.")
     name, text = ("--search", text) if words is None else ("The search", words)
     if text is not None and not text.strip():  # such as an unset shell variable: without a filter, every job would match
         raise UsageError(f"{name} is empty.")
+    if (scope := options.get("scope")) is not None:
+        if not scope:  # such as an unset shell variable
+            raise UsageError("--scope is empty.")
+        text = within_scope(scope, text or "")
     queue, task, state = known_queue(options.get("queue")), _known_task(options), options.get("state")
     wanted = Selection(
         view=state or "",
@@ -136,6 +141,12 @@ def near_task(name: str, known: list[str]) -> str:
     return f" (did you mean {last[near]!r}?)" if near else did_you_mean(name, known)
 
 
+def within_scope(scope: str, text: str) -> str:
+    """The search for jobs of a scope that also match a text."""
+    word = f"scope:{selection.quoted(scope)}"
+    return " OR ".join(f"{word} {group.text}".strip() for group in search_parser.parse(text).groups) or word
+
+
 def named_key(options: dict[str, Any]) -> tuple[str, str] | None:
     """The key and its queue, if --key is given. An empty key, such as an unset shell variable, is an error: without a key, the whole
     queue would match.
@@ -148,7 +159,7 @@ def named_key(options: dict[str, Any]) -> tuple[str, str] | None:
     queue = known_queue(options["queue"])
     if queue is None:
         raise UsageError(f"--key {key}: keys are unique only within a queue. Add --queue.")
-    _alone("--key", options, *NARROWING, "limit")
+    _alone("--key", options, *(name for name in NARROWING if name != "scope"), "limit")
     return key, queue
 
 
@@ -159,7 +170,7 @@ def targets(options: dict[str, Any], *, states: frozenset[str]) -> list[NamedJob
         queue = known_queue(options.get("queue"))
         return [NamedJob(parse_id(text), queue) for text in options["ids"]]
     if all(options.get(name) is None for name in ("queue", *NARROWING)):
-        raise UsageError("Select jobs by id, by --key with --queue, or by --queue, --state, --task or --search.")
+        raise UsageError("Select jobs by id, by --key with --queue, or by --queue, --state, --task, --scope or --search.")
     wanted = chosen(options)
     with translation.override("en"):
         if refusal := selection.operation_refusal(wanted.search):

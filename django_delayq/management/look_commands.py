@@ -23,6 +23,7 @@ from django_delayq.management import UsageError
 from django_delayq.management.job_filters import filtered, named_key, parse_id
 from django_delayq.management.output import duration, print_json, print_table, shown
 from django_delayq.models import Attempt, Event, Job
+from django_delayq.producer import scopes
 from django_delayq.producer.job import get
 from django_delayq.producer.stores import stores
 from django_delayq.setting_readers import is_embedded
@@ -162,9 +163,10 @@ def _named_id(options: dict[str, Any]) -> UUID:
         return parse_id(options["id"])
     key, queue = named
     with suppress(StoreUnavailable):
-        if found := get(key=key, queue=queue):
+        if found := get(key=key, queue=queue, scope=options["scope"]):
             return found.id
-    ended = Job.objects.filter(queue=queue, key=key).order_by("-id").values_list("pk", flat=True).first()
+    scope = scopes.of_call(options["scope"])
+    ended = Job.objects.filter(queue=queue, key=key, scope=scope).order_by("-id").values_list("pk", flat=True).first()
     if ended is None:
         raise CommandError(f"There is no job with the key {key!r} in the queue {queue!r}.")
     return ended

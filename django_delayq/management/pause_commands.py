@@ -19,20 +19,20 @@ from django_delayq.text import one_line
 
 
 def pause(out: TextIO, options: dict[str, Any]) -> int:
-    """Pause a queue, a task or a concurrency name, so that workers start no more of its jobs. Running jobs continue. The JSON document
-    has `queue`, `task` or `name`, and `paused`, `changed`, `running` and `unconfirmed`.
+    """Pause a queue, a task, a scope or a concurrency name, so that workers start no more of its jobs. Running jobs continue. The JSON
+    document has `queue`, `task`, `scope` or `name`, and `paused`, `changed`, `running` and `unconfirmed`.
     """
     until = moment(options["until"], "--until") if options["until"] else None
     return _change(out, options, f" until {shown(until)}" if until else "", paused=True, until=until)
 
 
 def resume(out: TextIO, options: dict[str, Any]) -> int:
-    """Resume a queue, a task or a concurrency name. The JSON document is the same as that of `pause`."""
+    """Resume a queue, a task, a scope or a concurrency name. The JSON document is the same as that of `pause`."""
     return _change(out, options, paused=False, pace=options["pace"])
 
 
 def pauses(out: TextIO, options: dict[str, Any]) -> int:
-    """List what is paused. The JSON document is a list of `queue`, `task` or `name`, with `since`, `by`, `reason`, `until` and
+    """List what is paused. The JSON document is a list of `queue`, `task`, `scope` or `name`, with `since`, `by`, `reason`, `until` and
     `unconfirmed`.
     """
     rows = outbox.pauses.of_pauses()
@@ -127,10 +127,10 @@ def paused_row(row: Pause) -> str:
 
 
 def _change(out: TextIO, options: dict[str, Any], end: str = "", *, paused: bool, **how: Any) -> int:
-    given = {kind: options[kind] for kind in ("queue", "task", "name") if options[kind] is not None}
-    if len(given) != 1:
-        raise UsageError("Specify a queue, --task or --name, and only one of them.")
-    [(kind, name)] = given.items()
+    given = {kind: options[kind] for kind in ("queue", "task", "name", "scope") if options[kind] is not None}
+    if len(given) != 1 and set(given) != {"name", "scope"}:
+        raise UsageError("Specify a queue, --task, --name or --scope, and only one of them.")
+    kind, name = next(iter(given.items()))
     known_queue(options["queue"])
     label = name if kind == "queue" else f"The {kind} {one_line(name)}"
     if options["dry_run"]:

@@ -218,7 +218,7 @@ def _header(text: str, where: str) -> tuple[str, str]:
 
 
 def _print_job(out: TextIO, options: dict[str, Any], job: Job, what: str) -> int:
-    fields = ("queue", "task", "key", "run_at", "created")
+    fields = ("queue", "task", "key", "scope", "run_at", "created")
     document = {"id": job.id, "uuid": str(job.id), **{name: getattr(job, name) for name in fields}}
     if job.created is False:
         text = f"{shown(job.id)} already has the key {job.key!r}. Nothing was scheduled."

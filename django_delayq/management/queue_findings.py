@@ -19,7 +19,7 @@ from django_delayq.console.health import MEASURES
 from django_delayq.console.overview import DOWN, QueueView
 from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
 from django_delayq.findings import Finding
-from django_delayq.job_meta import in_meta
+from django_delayq.job_meta import in_meta, scoped
 from django_delayq.management.left_partitions import left_partitions
 from django_delayq.management.look_commands import paused
 from django_delayq.management.output import duration
@@ -240,9 +240,9 @@ def _rows_away_from_home(queue: QueueConfig) -> int:
     """The number of unpublished and far jobs that will go to a partition that is no longer theirs."""
     waiting = Job.objects.filter(state=State.SCHEDULED.value, published__isnull=True, queue=queue.name)
     found = 0
-    for job in keyset.through(waiting.order_by("id").only("id", "key", "options"), ("id",), CHUNK):
+    for job in keyset.through(waiting.order_by("id").only("id", "key", "scope", "options"), ("id",), CHUNK):
         name = in_meta(job.options.get("meta")) if isinstance(job.options, dict) else None
-        text, partition = name.text if name else job.key, ids.partition(job.id)
+        text, partition = name.text if name else scoped(job.scope, job.key), ids.partition(job.id)
         found += partition >= queue.partitions or (bool(text) and queue.homes(text)[0] != partition)
     return found
 

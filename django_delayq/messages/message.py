@@ -15,7 +15,7 @@ from uuid import UUID
 from django_delayq import clock, durations, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import LeaseLost, StoreUnavailable
-from django_delayq.job_meta import ONLY
+from django_delayq.job_meta import ONLY, bare
 from django_delayq.logger import Logger
 from django_delayq.producer.async_api import in_thread, refuse_loop, twin
 from django_delayq.producer.options import duration, lease_ms
@@ -109,7 +109,7 @@ class Message:
         self._options = options
         self.body = body
         self.attempt = job.attempt
-        self.key = header.key
+        self.key = bare(header.key)
         self._most = header.max_attempts
         self.cancel_requested = False
         self.end: Outcome | None = None  # decided, but perhaps not sent yet

@@ -30,6 +30,7 @@ class Migration(migrations.Migration):
                 ('job_id', models.UUIDField(null=True)),
                 ('queue', models.CharField(blank=True, default='', max_length=100)),
                 ('key', models.CharField(blank=True, default='', max_length=200)),
+                ('scope', models.CharField(blank=True, default='', max_length=63)),
                 ('verb', models.CharField(max_length=20)),
                 ('abort', models.BooleanField(default=False)),
                 ('delay_ms', models.BigIntegerField(null=True)),
@@ -123,6 +124,7 @@ class Migration(migrations.Migration):
                 ('kwargs', django_delayq.models.database.ExactJSONField(default=dict, verbose_name='keyword arguments')),
                 ('options', django_delayq.models.database.ExactJSONField(default=dict, verbose_name='options')),
                 ('key', models.CharField(blank=True, default='', max_length=200, verbose_name='key')),
+                ('scope', models.CharField(blank=True, db_default='', default='', max_length=63, verbose_name='scope')),
                 ('state', models.CharField(choices=[('scheduled', 'scheduled'), ('running', 'running'), ('succeeded', 'succeeded'), ('failed', 'failed'), ('cancelled', 'cancelled')], max_length=10, verbose_name='state')),
                 ('priority', models.IntegerField(default=0, verbose_name='priority')),
                 ('run_at', models.DateTimeField(verbose_name='run at')),
@@ -157,7 +159,7 @@ class Migration(migrations.Migration):
                 'ordering': ('-id',),
                 'permissions': (('cancel_job', 'Can cancel jobs'), ('requeue_job', 'Can requeue jobs'), ('run_now_job', 'Can run jobs now'), ('reschedule_job', 'Can reschedule jobs'), ('resolve_job', 'Can mark unresolved jobs as succeeded or failed'), ('forget_key', 'Can free the keys of jobs before their period ends'), ('edit_job', 'Can requeue jobs with different arguments'), ('export_job', 'Can export lists of jobs'), ('view_sensitive', 'Can see masked arguments')),
                 'default_permissions': ('view',),
-                'indexes': [models.Index(fields=['state', 'run_at', 'id'], name='delayq_job_state_run_at'), models.Index(fields=['queue', 'state', 'run_at', 'id'], name='delayq_job_queue_state'), models.Index(fields=['task', 'state', 'run_at', 'id'], name='delayq_job_task_state'), django_delayq.models.database.PartialIndex(fields=['fingerprint', 'state', 'run_at'], mysql=(), name='delayq_job_fingerprint', rows=models.Q(('fingerprint', ''), _negated=True), sqlite=False, unique=False), django_delayq.models.database.PartialIndex(fields=['state', 'attempts', 'run_at', 'id'], mysql=(), name='delayq_job_retrying', rows=models.Q(('attempts__gt', 0), models.Q(('state', 'scheduled'), _negated=True), _connector='OR'), sqlite=False, unique=False), models.Index(fields=['queue', 'id'], name='delayq_job_queue'), models.Index(fields=['task', 'id'], name='delayq_job_task'), django_delayq.models.database.PartialIndex(fields=['queue', 'key', 'id'], mysql=(), name='delayq_job_key', opclasses=['varchar_ops', 'varchar_pattern_ops', 'uuid_ops'], rows=models.Q(('key', ''), _negated=True), sqlite=False, unique=False), django_delayq.models.database.PartialIndex(fields=['state', 'published', 'id'], mysql=('state', 'far', 'published', 'id'), name='delayq_job_unpublished', rows=models.Q(('far', False)), sqlite=True, unique=False), models.Index(fields=['state', 'finished_at'], name='delayq_job_finished'), django_delayq.models.database.PartialIndex(fields=['queue', 'run_at'], mysql=('far', 'queue', 'run_at'), name='delayq_job_far', rows=models.Q(('far', True)), sqlite=True, unique=False), django_delayq.models.database.PartialIndex(fields=['far_key'], mysql=(), name='delayq_job_far_key', rows=models.Q(('far_key__isnull', False)), sqlite=True, unique=True)],
+                'indexes': [models.Index(fields=['state', 'run_at', 'id'], name='delayq_job_state_run_at'), models.Index(fields=['queue', 'state', 'run_at', 'id'], name='delayq_job_queue_state'), models.Index(fields=['task', 'state', 'run_at', 'id'], name='delayq_job_task_state'), django_delayq.models.database.PartialIndex(fields=['fingerprint', 'state', 'run_at'], mysql=(), name='delayq_job_fingerprint', rows=models.Q(('fingerprint', ''), _negated=True), sqlite=False, unique=False), django_delayq.models.database.PartialIndex(fields=['state', 'attempts', 'run_at', 'id'], mysql=(), name='delayq_job_retrying', rows=models.Q(('attempts__gt', 0), models.Q(('state', 'scheduled'), _negated=True), _connector='OR'), sqlite=False, unique=False), models.Index(fields=['queue', 'id'], name='delayq_job_queue'), models.Index(fields=['task', 'id'], name='delayq_job_task'), django_delayq.models.database.PartialIndex(fields=['queue', 'key', 'scope', 'id'], mysql=(), name='delayq_job_key', opclasses=['varchar_ops', 'varchar_pattern_ops', 'varchar_ops', 'uuid_ops'], rows=models.Q(('key', ''), _negated=True), sqlite=False, unique=False), django_delayq.models.database.PartialIndex(fields=['scope', 'state', 'run_at', 'id'], mysql=('scope', 'id'), name='delayq_job_scope', rows=models.Q(('scope', ''), _negated=True), sqlite=False, unique=False), django_delayq.models.database.PartialIndex(fields=['state', 'published', 'id'], mysql=('state', 'far', 'published', 'id'), name='delayq_job_unpublished', rows=models.Q(('far', False)), sqlite=True, unique=False), models.Index(fields=['state', 'finished_at'], name='delayq_job_finished'), django_delayq.models.database.PartialIndex(fields=['queue', 'run_at'], mysql=('far', 'queue', 'run_at'), name='delayq_job_far', rows=models.Q(('far', True)), sqlite=True, unique=False), django_delayq.models.database.PartialIndex(fields=['far_key'], mysql=(), name='delayq_job_far_key', rows=models.Q(('far_key__isnull', False)), sqlite=True, unique=True)],
             },
         ),
         migrations.CreateModel(
@@ -264,7 +266,7 @@ class Migration(migrations.Migration):
             name='Pause',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('word', models.CharField(max_length=210)),
+                ('word', models.CharField(max_length=280)),
                 ('digest', models.CharField(max_length=64, unique=True)),
                 ('paused_at', models.DateTimeField(null=True)),
                 ('paused_by', models.CharField(blank=True, default='', max_length=200)),

@@ -115,8 +115,8 @@ class JobEndedSender:
                 )
 
     def _call(self, end: End, row: Row | None) -> None:
-        task, key = (row.task, row.key) if row is not None else ("", "")
-        job = Job(id=end.id, queue=self._queue, task=task, key=key)
+        task, key, scope = (row.task, row.key, row.scope) if row is not None else ("", "", "")
+        job = Job(id=end.id, queue=self._queue, task=task, key=key, scope=scope)
         state = State(row.state) if row is not None else end.state
         cause = end.cause if state is end.state else EndCause(state.value)
         sender = registry.find(task)
@@ -154,32 +154,32 @@ def schedule_followers(failed: Sequence[tuple[UUID, Entry]]) -> None:
     transaction that writes the failure; the relay publishes it. `failed`: pairs of a job and the entry by which it failed for good.
 
     The id is derived from the failed job's id and the event's id, so folding an end again adds no second row. The row has the
-    propagated context of the failed job. The process of the mirror has no tenant or language of its own, and a carrier that raises
-    without one would stop the mirror.
+    propagated context and the scope of the failed job. The process of the mirror has no tenant or language of its own, and a carrier
+    that raises without one would stop the mirror.
     """
     for start in range(0, len(failed) if registry.followed else 0, CHUNK):
         chunk = failed[start : start + CHUNK]
-        rows = list(Row.objects.filter(pk__in={id for id, _ in chunk}).only("task", "options", "kwargs"))
+        rows = list(Row.objects.filter(pk__in={id for id, _ in chunk}).only("task", "options", "kwargs", "scope"))
         for row in rows:
             if row.task != MESSAGE and registry.find(row.task) is None:
                 said = "job %s has failed, and its task %s is not known in this process. If it has an on_failure, that is not scheduled"
                 logger.warning(said, row.short_id, row.task)
         followers = {
-            row.pk: (follower, carriers.propagated_context((row.options or {}).get("meta")))
+            row.pk: (follower, carriers.propagated_context((row.options or {}).get("meta")), row.scope)
             for row in rows
             if (task := registry.find(row.task)) is not None and (follower := task.follower(row.kwargs or {})) is not None
         }
-        wanted: dict[UUID, tuple[Task[..., Any], UUID, dict[str, Any]]] = {}
+        wanted: dict[UUID, tuple[Task[..., Any], UUID, dict[str, Any], str]] = {}
         for id, entry in chunk:
             if id in followers:
-                follower, carried = followers[id]
-                wanted[ids.derived(f"{id} {entry.id}", entry.at_ms)] = follower, id, carried
+                follower, carried, scope = followers[id]
+                wanted[ids.derived(f"{id} {entry.id}", entry.at_ms)] = follower, id, carried, scope
         there = set(Row.objects.filter(pk__in=list(wanted)).values_list("pk", flat=True)) if wanted else set()
-        for id, (follower, job, carried) in wanted.items():
+        for id, (follower, job, carried, scope) in wanted.items():
             if id in there:
                 continue
             try:
-                planned = plan(follower, Options(durability="outbox"), (str(job),), {}, database.alias(), id, carried)
+                planned = plan(follower, Options(durability="outbox"), (str(job),), {}, database.alias(), id, carried, scope=scope)
             except DelayqError as error:  # for example, its queue is gone; the failure must be written anyway
                 logger.error("job %s has failed, and %s cannot be scheduled for it: %s", job, follower.name, error)
                 continue

@@ -17,7 +17,7 @@ from django_delayq import clock, conf
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError, StoreUnavailable
 from django_delayq.failpoints import failpoint
-from django_delayq.job_meta import in_payload
+from django_delayq.job_meta import in_payload, scoped
 from django_delayq.logger import Logger
 from django_delayq.mirror.checkpoint import checkpoint_of, known_of, locked_checkpoint
 from django_delayq.mirror.reconcile_rows import leave_to_a_person, unknown_end
@@ -26,6 +26,7 @@ from django_delayq.models.database import ExistsQuery
 from django_delayq.producer import commit_requests, homes, outbox
 from django_delayq.producer.outbox import requests, rows
 from django_delayq.producer.outbox.jobs import end_committed
+from django_delayq.producer.outbox.rows import in_scopes
 from django_delayq.producer.outbox.shapes import StoredJob
 from django_delayq.producer.publish import Publisher, late
 from django_delayq.signing import Signer
@@ -166,7 +167,7 @@ class RelayLoop:
         unpublished = self._unpublished(mark, database.now())
         if self._after is not None:
             unpublished = unpublished.filter(pk__gt=self._after)
-        page = list(unpublished.order_by("id").values_list("id", "key")[:MOST])
+        page = [(id, scoped(*key)) for id, *key in unpublished.order_by("id").values_list("id", "scope", "key")[:MOST]]
         if not page:
             return 0
         commit_requests.catch_up(self.queue.name, {id for id, _ in page}, {key for _, key in page if key})
@@ -206,7 +207,7 @@ class RelayLoop:
         if not keys:
             return [*ids]
         # PostgreSQL does not see in a long list that no key is "", see `outbox.jobs.waiting`.
-        return [*ids, *self._rows().filter(key__in=keys).exclude(key="").exclude(pk__in=ids).values_list("id", flat=True)]
+        return [*ids, *self._rows().filter(in_scopes(keys)).exclude(key="").exclude(pk__in=ids).values_list("id", flat=True)]
 
     def _answered(self, batch: list[StoredJob], replies: list[ScheduleReply], epoch: str) -> None:
         answered = [(row.record.id, reply) for row, reply in zip(batch, replies, strict=True) if reply.id == row.record.id]

@@ -86,6 +86,7 @@ class Job(DelayqModel):
     kwargs = ExactJSONField(_("keyword arguments"), default=dict)
     options = ExactJSONField(_("options"), default=dict)
     key: models.CharField[str, str] = models.CharField(_("key"), max_length=200, blank=True, default="")
+    scope: models.CharField[str, str] = models.CharField(_("scope"), max_length=63, blank=True, default="", db_default="")
     state: models.CharField[str, str] = models.CharField(_("state"), max_length=10, choices=STATES)
     priority: models.IntegerField[int, int] = models.IntegerField(_("priority"), default=0)
     run_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(_("run at"))
@@ -146,10 +147,13 @@ class Job(DelayqModel):
             models.Index(fields=["task", "id"], name="delayq_job_task"),
             # varchar_pattern_ops: PostgreSQL uses no other index to find keys by their beginning.
             PartialIndex(
-                fields=["queue", "key", "id"],
+                fields=["queue", "key", "scope", "id"],
                 name="delayq_job_key",
                 rows=~models.Q(key=""),
-                opclasses=["varchar_ops", "varchar_pattern_ops", "uuid_ops"],
+                opclasses=["varchar_ops", "varchar_pattern_ops", "varchar_ops", "uuid_ops"],
+            ),
+            PartialIndex(
+                fields=["scope", "state", "run_at", "id"], name="delayq_job_scope", rows=~models.Q(scope=""), mysql=["scope", "id"]
             ),
             PartialIndex(
                 fields=["state", "published", "id"],

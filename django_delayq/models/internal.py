@@ -53,14 +53,14 @@ class SetAside(DelayqModel):
 
 
 class Pause(DelayqModel):
-    """The pause of a queue, a task or a concurrency name, or the rate that a person has set for a name. It survives if Redis loses its
-    data. `word` is `queue:`, `task:`, `name:` or `rate:` and the name. `paused_at` is NULL if it is no longer paused; of a rate, it is
-    since when it is set. `until` is the end of the pause. `pace_ms` is the time between two of the jobs that return after it. `rate`
-    has the form of `Quota.told`. `missing` lists the partitions of which Redis has not confirmed the latest change yet. `digest` is of
-    the word, because databases compare text differently.
+    """The pause of a queue, a task, a scope or a concurrency name, or the rate that a person has set for a name. It survives if Redis
+    loses its data. `word` is `queue:`, `task:`, `scope:`, `name:` or `rate:` and the name. `paused_at` is NULL if it is no longer
+    paused; of a rate, it is since when it is set. `until` is the end of the pause. `pace_ms` is the time between two of the jobs that
+    return after it. `rate` has the form of `Quota.told`. `missing` lists the partitions of which Redis has not confirmed the latest
+    change yet. `digest` is of the word, because databases compare text differently.
     """
 
-    word: models.CharField[str, str] = models.CharField(max_length=210)
+    word: models.CharField[str, str] = models.CharField(max_length=280)
     digest: models.CharField[str, str] = models.CharField(max_length=64, unique=True)
     paused_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
     paused_by: models.CharField[str, str] = models.CharField(max_length=200, blank=True, default="")
@@ -119,6 +119,7 @@ class CommitRequest(DelayqModel):
     job_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
     queue: models.CharField[str, str] = models.CharField(max_length=100, blank=True, default="")
     key: models.CharField[str, str] = models.CharField(max_length=200, blank=True, default="")
+    scope: models.CharField[str, str] = models.CharField(max_length=63, blank=True, default="")
     verb: models.CharField[str, str] = models.CharField(max_length=20)
     abort: models.BooleanField[bool, bool] = models.BooleanField(default=False)
     delay_ms: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)

@@ -35,12 +35,14 @@ def cancel(
     *,
     key: str | None = None,
     queue: str | None = None,
+    scope: str | None = None,
     abort: bool = False,
     at_commit: bool = False,
     actor: str = "",
     reason: str = "",
 ) -> Change:
-    """Cancels a job. You can pass a job, an id, or `key` and `queue`. With a key, all unfinished jobs with that key are cancelled. If
+    """Cancels a job. You can pass a job, an id, or `key` and `queue`. With a key, all unfinished jobs with that key are cancelled. With
+    the setting `SCOPE`, these are the jobs of the current scope, or of `scope`. If
     the job is scheduled, it doesn't run anymore (`done`). If it is running, it is asked to stop (`running`). The task can check
     `current().cancel_requested`, and isn't retried if it fails. With `abort`, `Cancelled` is raised in the task, or its coroutine is
     cancelled. If the task doesn't end within five seconds, its process is killed.
@@ -55,7 +57,7 @@ def cancel(
     """
     refuse_loop("delayq.acancel(…)")
     check_words("cancel()", actor, reason)
-    return _change("cancel()", Cancel(actor, reason, abort), job, key, queue, at_commit)
+    return _change("cancel()", Cancel(actor, reason, abort), job, key, queue, scope, at_commit)
 
 
 def reschedule(
@@ -65,6 +67,7 @@ def reschedule(
     run_at: datetime | None = None,
     key: str | None = None,
     queue: str | None = None,
+    scope: str | None = None,
     at_commit: bool = False,
     actor: str = "",
     reason: str = "",
@@ -84,7 +87,7 @@ def reschedule(
     if (delay is None) == (run_at is None):
         raise ConfigError("reschedule(): pass either delay or run_at.")
     delay_ms, due_ms = date(delay, run_at, "reschedule()")
-    return _change("reschedule()", Move(actor, reason, delay_ms, due_ms), job, key, queue, at_commit)
+    return _change("reschedule()", Move(actor, reason, delay_ms, due_ms), job, key, queue, scope, at_commit)
 
 
 def run_now(
@@ -92,6 +95,7 @@ def run_now(
     *,
     key: str | None = None,
     queue: str | None = None,
+    scope: str | None = None,
     actor: str = "",
     reason: str = "",
 ) -> Change:
@@ -101,7 +105,7 @@ def run_now(
         StoreUnavailable: See `cancel`.
     """
     refuse_loop("delayq.arun_now(…)")
-    return reschedule(job, delay=0, key=key, queue=queue, actor=actor, reason=reason)
+    return reschedule(job, delay=0, key=key, queue=queue, scope=scope, actor=actor, reason=reason)
 
 
 def requeue(
@@ -109,6 +113,7 @@ def requeue(
     *,
     key: str | None = None,
     queue: str | None = None,
+    scope: str | None = None,
     actor: str = "",
     reason: str = "",
 ) -> Change:
@@ -126,27 +131,42 @@ def requeue(
         ConfigError: `SIGNING` is on, but `django_delayq` isn't in INSTALLED_APPS.
     """
     refuse_loop("delayq.arequeue(…)")
-    return _requeue(job, key, queue, actor, reason, by_person=False)
+    return _requeue(job, key, queue, scope, actor, reason, by_person=False)
 
 
 def requeue_by_person(
-    job: JobRef | UUID | str | None = None, *, key: str | None = None, queue: str | None = None, actor: str = "", reason: str = ""
+    job: JobRef | UUID | str | None = None,
+    *,
+    key: str | None = None,
+    queue: str | None = None,
+    scope: str | None = None,
+    actor: str = "",
+    reason: str = "",
 ) -> Change:
     """Like `requeue`, but also for an unresolved job: a person has found out that the job must run again."""
-    return _requeue(job, key, queue, actor, reason, by_person=True)
+    return _requeue(job, key, queue, scope, actor, reason, by_person=True)
 
 
 def _requeue(
-    job: JobRef | UUID | str | None, key: str | None, queue: str | None, actor: str, reason: str, *, by_person: bool
+    job: JobRef | UUID | str | None,
+    key: str | None,
+    queue: str | None,
+    scope: str | None,
+    actor: str,
+    reason: str,
+    *,
+    by_person: bool,
 ) -> Change:
     check_words("requeue()", actor, reason)
-    return _change_latest(Requeue(actor, reason, by_person=by_person), job, key, queue)
+    return _change_latest(Requeue(actor, reason, by_person=by_person), job, key, queue, scope)
 
 
-def _change_latest(act: Requeue | Mark, job: JobRef | UUID | str | None, key: str | None, queue: str | None) -> Change:
+def _change_latest(
+    act: Requeue | Mark, job: JobRef | UUID | str | None, key: str | None, queue: str | None, scope: str | None
+) -> Change:
     if key is None:
-        return changes.one(act, *lookup.target(job, queue))
-    named = lookup.keyed(key, queue, job)
+        return changes.one(act, *lookup.target(job, queue, scope))
+    named, key = lookup.keyed(key, queue, job, scope)
     latest = lookup.latest_of_key(named, key)
     if latest is not None:
         return changes.one(act, latest, named)
@@ -155,11 +175,19 @@ def _change_latest(act: Requeue | Mark, job: JobRef | UUID | str | None, key: st
     return Change.UNKNOWN
 
 
-def _change(call: str, act: Cancel | Move, job: JobRef | UUID | str | None, key: str | None, queue: str | None, later: bool) -> Change:
+def _change(
+    call: str,
+    act: Cancel | Move,
+    job: JobRef | UUID | str | None,
+    key: str | None,
+    queue: str | None,
+    scope: str | None,
+    later: bool,
+) -> Change:
     if key is not None:
-        id, name, own = None, lookup.keyed(key, queue, job), key
+        id, (name, own) = None, lookup.keyed(key, queue, job, scope)
     else:
-        id, named = lookup.target(job, queue)
+        id, named = lookup.target(job, queue, scope)
         name, own = named or "", job.key if isinstance(job, JobRef) else ""
     if later and commit_requests.has_transaction(call):
         return commit_requests.keep_for_commit(act, id, name, own)
@@ -169,19 +197,31 @@ def _change(call: str, act: Cancel | Move, job: JobRef | UUID | str | None, key:
 
 
 def mark_succeeded(
-    job: JobRef | UUID | str | None = None, *, key: str | None = None, queue: str | None = None, actor: str = "", reason: str = ""
+    job: JobRef | UUID | str | None = None,
+    *,
+    key: str | None = None,
+    queue: str | None = None,
+    scope: str | None = None,
+    actor: str = "",
+    reason: str = "",
 ) -> Change:
     """Ends an unresolved job as succeeded, since a person knows that it did its work. `conflict`: it is not unresolved. No signal is
     sent and no follow-up is scheduled. By job, by id, or by `key` and `queue`: the latest job of that key.
     """
-    return _change_latest(Mark(actor, reason, State.SUCCEEDED), job, key, queue)
+    return _change_latest(Mark(actor, reason, State.SUCCEEDED), job, key, queue, scope)
 
 
 def mark_failed(
-    job: JobRef | UUID | str | None = None, *, key: str | None = None, queue: str | None = None, actor: str = "", reason: str = ""
+    job: JobRef | UUID | str | None = None,
+    *,
+    key: str | None = None,
+    queue: str | None = None,
+    scope: str | None = None,
+    actor: str = "",
+    reason: str = "",
 ) -> Change:
     """The same as failed, since it did not do its work. It may be requeued later."""
-    return _change_latest(Mark(actor, reason, State.FAILED), job, key, queue)
+    return _change_latest(Mark(actor, reason, State.FAILED), job, key, queue, scope)
 
 
 @dataclass
@@ -243,6 +283,7 @@ def forget(
     *,
     key: str | None = None,
     queue: str | None = None,
+    scope: str | None = None,
     force: bool = False,
     actor: str = "",
     reason: str = "",
@@ -261,11 +302,11 @@ def forget(
     check_words("forget()", actor, reason)
     outbox.check_installed()
     if key is not None:
-        once = Once.of_job(lookup.keyed(key, queue, job), key)
+        once = Once.of_job(*lookup.keyed(key, queue, job, scope))
         found = outbox.period_keys.find(once, stores.places.shared)
         taken = None if found is None else (once.digest, found.job)
     else:
-        row = outbox.period_keys.of_job(lookup.target(job, queue)[0])
+        row = outbox.period_keys.of_job(lookup.target(job, queue, scope)[0])
         taken = None if row is None or queue not in (None, row.queue) else (row.digest, row.job)
         queue = None if row is None else row.queue
     if taken is None or queue is None:

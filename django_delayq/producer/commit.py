@@ -15,12 +15,12 @@ from uuid import UUID
 from django.db import connections
 
 from django_delayq import clock, conf, ids
-from django_delayq.job_meta import SharedName
+from django_delayq.job_meta import SharedName, scoped
 from django_delayq.producer import outbox
 from django_delayq.producer.options import JobTemplate
 from django_delayq.producer.outbox.shapes import Once
 from django_delayq.states import Change
-from django_delayq.store.scripts.record import ScheduleItem
+from django_delayq.store.scripts.record import ScheduleItem, scoped_line
 
 PACKAGE: Final = "django_delayq"
 
@@ -35,7 +35,7 @@ class JobRef:
     object refers to that job; None while the transaction that decides it is open.
     """
 
-    __slots__ = ("created", "due_ms", "id", "key", "queue", "task")
+    __slots__ = ("created", "due_ms", "id", "key", "queue", "scope", "task")
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class JobRef:
         key: str = "",
         due_ms: int | None = None,
         created: bool | None = None,
+        scope: str = "",
     ) -> None:
         self.id = id
         self.queue = queue
@@ -52,6 +53,7 @@ class JobRef:
         self.key = key
         self.due_ms = due_ms
         self.created = created
+        self.scope = scope
 
     def __repr__(self) -> str:
         return f"<Job {ids.short(self.id)} {self.task} on {self.queue}>"
@@ -88,6 +90,7 @@ class Plan(ScheduleItem):
     def __init__(self, template: JobTemplate, job: Any, payload: bytes, expires_ms: int, delay_ms: int | None) -> None:
         self.template, self.job = template, job
         self.id, self.task, self.queue, self.key = job.id, job.task, job.queue, job.key
+        self.scope = scope = job.scope
         self.band, self.durable, self.max_attempts = template.band, template.durable, template.max_attempts
         self.on_conflict, self.priority = template.on_conflict, template.priority
         self.payload = payload
@@ -101,8 +104,12 @@ class Plan(ScheduleItem):
         self.shared_name: SharedName | None = None
         self.once: Once | None = None
         self.withdrawn = False
+        if scope != "":
+            self.key = scoped(scope, job.key)
         if expires_ms or self.key != "":
             self.__post_init__()
+        elif scope != "":
+            self._line = scoped_line(template.line, scope)
         else:
             self._line = template.line
 

@@ -12,6 +12,7 @@ from django.db import Error, connections, transaction
 
 from django_delayq import conf, ids, signals
 from django_delayq.exceptions import ConfigError, QueueUnknown, StoreUnavailable
+from django_delayq.job_meta import shown
 from django_delayq.logger import Logger
 from django_delayq.producer import changes, commit, lookup, outbox
 from django_delayq.producer.changes import Cancel, Move
@@ -110,7 +111,7 @@ def carry_out(request: ChangeRequest, *, late: bool = False) -> None:
     Raises:
         StoreUnavailable, StoreError, DatabaseError: the row is kept, and the change may be carried out again.
     """
-    name = ids.short(request.job) if request.job is not None else repr(request.key)
+    name = ids.short(request.job) if request.job is not None else repr(shown(request.key))
     try:
         if request.job is None:
             spared = partial(outbox.requests.spared, request, late=late)

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django_delayq import codec, conf, ids
 from django_delayq.exceptions import PayloadError
-from django_delayq.job_meta import NAMED, SharedName, in_meta, in_payload
+from django_delayq.job_meta import NAMED, SharedName, bare, in_meta, in_payload, scope_of
 from django_delayq.producer import carriers, horizon, outbox, put_back
 from django_delayq.producer.options import Options
 from django_delayq.producer.schedule import put_in
@@ -99,9 +99,9 @@ def schedule_copy(
     actor: str = "",
     reason: str = "",
 ) -> Job:
-    """Schedules a job with the same task, queue, priority, ladder, timeout, key, meta and context, and with these arguments. It has all
-    attempts again, and does not belong to a tick. `id`: the id of the copy; a second call with it schedules nothing. `delay`: seconds.
-    The meta of the copy has the actor and the reason.
+    """Schedules a job with the same task, queue, priority, ladder, timeout, scope, key, meta and context, and with these arguments. It
+    has all attempts again, and does not belong to a tick. `id`: the id of the copy; a second call with it schedules nothing. `delay`:
+    seconds. The meta of the copy has the actor and the reason.
 
     Raises:
         KeyTaken: an unfinished job has the key.
@@ -124,32 +124,40 @@ def schedule_copy(
         max_attempts=job.max_attempts,
         backoff=given.get("backoff"),
         timeout=given.get("timeout"),
-        concurrency=_own_name(job),
+        **_own_name(job),
         fair=_own_word(job),
     )
     return put_in(
-        registry.get(job.task), options, tuple(args), dict(kwargs), id, carried=carriers.propagated_context(given.get("meta"))
+        registry.get(job.task),
+        options,
+        tuple(args),
+        dict(kwargs),
+        id,
+        carried=carriers.propagated_context(given.get("meta")),
+        scope=job.scope,
     )
 
 
-def _own_name(job: JobRow) -> tuple[str, int] | None:
-    """The concurrency name that the job shares with others, as a format. None if its task makes the name."""
+def _own_name(job: JobRow) -> dict[str, Any]:
+    """The option that gives the concurrency name which the job shares with others. None if its task makes the name."""
     name, task = job.shared_name, registry.get(job.task)
     if name is None:
-        return None
+        return {}
     try:
-        made = task.named.made(tuple(job.args), job.kwargs, job.task) if task.named else ""
+        made = task.named.made(tuple(job.args), job.kwargs, job.task, job.scope) if task.named else ""
     except PayloadError:
         made = ""
-    most = task.named.most if task.named else 0
-    return None if (made, most) == (name.text, name.most) else (name.text.replace("{", "{{").replace("}", "}}"), name.most)
+    if (made, task.named.most if task.named else 0) == (name.text, name.most):
+        return {}
+    text = bare(name.text).replace("{", "{{").replace("}", "}}")
+    return {"serial": text} if scope_of(name.text) else {"concurrency": (text, name.most)}
 
 
 def _own_word(job: JobRow) -> str | None:
     """The fair word of the job as a format, if its task does not make it; otherwise None."""
     name, task = job.shared_name, registry.get(job.task)
     try:
-        made = task.faired.made(tuple(job.args), job.kwargs, job.task) if task.faired else ""
+        made = task.faired.made(tuple(job.args), job.kwargs, job.task, job.scope) if task.faired else ""
     except PayloadError:
         made = ""
     return None if name is None or name.fair in ("", made) else name.fair.replace("{", "{{").replace("}", "}}")
@@ -178,7 +186,7 @@ def _edited(record: JobRecord, args: Sequence[Any], kwargs: Mapping[str, Any], l
         before, named_before, options = [], {}, {}
     name = in_meta(options.get("meta"))
     if name is not None:
-        options["meta"] |= {NAMED: _name(record.task, name, (before, named_before), (args, kwargs)).packed()}
+        options["meta"] |= {NAMED: _name(record, name, (before, named_before), (args, kwargs)).packed()}
     payload = codec.encode_payload(tuple(args), dict(kwargs), options or None, limit=limit, task=record.task)
     return replace(record, payload=payload), options
 
@@ -187,15 +195,16 @@ def _texts(name: SharedName) -> tuple[object, ...]:
     return name.text, name.most, name.rate and name.rate.text, name.fair
 
 
-def _name(task: str, name: SharedName, before: Arguments, after: Arguments) -> SharedName:
+def _name(record: JobRecord, name: SharedName, before: Arguments, after: Arguments) -> SharedName:
     """Returns the name for the new arguments if the task made the old name. Any other name stays."""
+    task, scope = record.task, record.scope
     found = registry.find(task)
     naming = found.naming if found else None
     if naming is None:
         return name
     try:
-        made = naming.name(tuple(before[0]), before[1], task)
+        made = naming.name(tuple(before[0]), before[1], task, scope)
     except PayloadError:
         return name
     same = _texts(made) == _texts(name)
-    return naming.name(tuple(after[0]), after[1], f"{task} edited") if same else name
+    return naming.name(tuple(after[0]), after[1], f"{task} edited", scope) if same else name

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from django_delayq import ids
+from django_delayq import conf, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import ConfigError, StoreUnavailable
-from django_delayq.job_meta import SharedName, in_payload
-from django_delayq.producer import outbox
+from django_delayq.job_meta import SharedName, in_payload, scoped, shown
+from django_delayq.producer import outbox, scopes
 from django_delayq.producer.options import JobTemplate, Options, Planned, templates
 from django_delayq.producer.stores import stores
 from django_delayq.store.scripts.queue import holder_of
@@ -33,30 +33,48 @@ def of(template: JobTemplate, key: str, name: SharedName | None) -> int | None:
 
     Raises:
         ConfigError: the key and the name belong to two partitions.
-        PayloadError: the key is not valid.
     """
     queue = template.queue
-    if key:
-        validate_key(key)  # an invalid key has no home
     name = name if name and name.home else None  # a fair word has no home
     if name is not None and name.rate is not None and name.rate.text != name.home and queue.divided:
         raise ConfigError(
-            f"{template.where}: the rate {name.rate.text!r} and the name {name.text!r} belong to different partitions of the queue "
-            f"{queue.name!r}. Use the same text for both, or use a queue with PARTITIONS 1 for limited work."
+            f"{template.where}: the rate {shown(name.rate.text)!r} and the name {shown(name.text)!r} belong to different "
+            f"partitions of the queue {queue.name!r}. Use the same text for both, or use a queue with PARTITIONS 1 for limited work."
         )
     if name is not None and key and name.home != key and queue.divided:
         what = "rate" if name.text == "" else "name"
         raise ConfigError(
-            f"{template.where}: key={key!r} and the {what} {name.home!r} belong to different partitions of the queue "
-            f"{queue.name!r}. Use the same text for both, use only one of them, or use a queue with PARTITIONS 1"
+            f"{template.where}: key={shown(key)!r} and the {what} {shown(name.home)!r} belong to different partitions of "
+            f"the queue {queue.name!r}. Use the same text for both, use only one of them, or use a queue with PARTITIONS 1"
             f"{' for limited work' if name.rate else ''}."
         )
     if name is not None:
         text = name.home
         return _settled(queue, text, lambda partition: _bears(queue, text, partition))
     if key:
-        return _settled(queue, key, lambda partition: _holds(queue, key, partition))
+        return _settled(queue, key, lambda partition: bool(_holders(queue, key, partition)))
     return None
+
+
+def key_in(queue: QueueConfig, key: str, scope: str) -> str:
+    """The key in this scope. It stays bare while a job of the scope that was scheduled before `SCOPE` was set holds it."""
+    config = conf.get()
+    if scope and key and config.scope is not None and not config.scope_only:
+        for partition in queue.homes(key):
+            if any(scopes.has_packed(scope, _payload(queue, id)) for id in _holders(queue, key, partition)):
+                return key
+    return scoped(scope, key)
+
+
+def _payload(queue: QueueConfig, job: UUID) -> bytes:
+    row = outbox.jobs.read([job]).get(job) if outbox.installed else None
+    if row is not None:
+        return row.record.payload
+    try:
+        view = stores.view_of(job, queue.name)
+    except StoreUnavailable:
+        return b""
+    return b"" if view is None or view.record is None else view.record.payload
 
 
 def _settled(queue: QueueConfig, text: str, lives: Callable[[int], bool]) -> int:
@@ -100,29 +118,30 @@ def taken_elsewhere(queue: QueueConfig, record: JobRecord) -> bool:
     return False
 
 
-def _holds(queue: QueueConfig, key: str, partition: int) -> bool:
-    """Whether an unfinished job has the key in that partition. If Redis cannot be reached, only the rows decide."""
+def _holders(queue: QueueConfig, key: str, partition: int) -> list[UUID]:
+    """The unfinished jobs that have the key in that partition. If Redis cannot be reached, only the rows decide."""
     try:
         with stores.guarded(queue.name, partition, schedules=True):
             return _held(queue, key, partition)
     except StoreUnavailable:
         rows = outbox.jobs.keyed(queue.name, [key]) if outbox.installed else []
-        return any(ids.partition(id) == partition for id, _ in rows)
+        return [id for id, _ in rows if ids.partition(id) == partition]
 
 
-def _held(queue: QueueConfig, key: str, partition: int) -> bool:
-    """Whether Redis, or a row that Redis lacks, holds the key. If Redis has lost its data, and the restore is not complete, only the
-    row decides.
+def _held(queue: QueueConfig, key: str, partition: int) -> list[UUID]:
+    """The job that holds the key in Redis, or rows that Redis lacks. If Redis has lost its data, and the restore is not complete, only
+    the rows decide.
     """
     store = stores.queue(queue.name, partition)
-    if holder_of(store.link, store.keys, key) is not None:
-        return True
+    holder = holder_of(store.link, store.keys, key)
+    if holder is not None:
+        return [holder]
     epoch = stores.recovery(store).look()
     if not outbox.installed:
-        return False
+        return []
     lacks = epoch.rolled or epoch.confirmed != epoch.server
     rows = outbox.jobs.keyed(queue.name, [key]) if lacks else outbox.jobs.waiting(queue.name, [key])
-    return any(ids.partition(row[0]) == partition for row in rows)
+    return [row[0] for row in rows if ids.partition(row[0]) == partition]
 
 
 def placed(template: JobTemplate, key: str, name: SharedName | None, id: UUID | None, turn: int | None) -> UUID:
@@ -145,6 +164,7 @@ def drawn(task: Planned, options: Options, args: tuple[Any, ...], kwargs: dict[s
     template = templates.get(task, options, None)
     if not template.queue.divided:
         return ids.new()
-    name = None if template.named is None else template.named.name(args, kwargs, template.where)
-    text = (name.home if name else "") or (options.key and validate_key(options.key))
+    scope = scopes.in_force()
+    name = None if template.named is None else template.named.name(args, kwargs, template.where, scope)
+    text = (name.home if name else "") or (options.key and scoped(scope, validate_key(options.key)))
     return ids.new(template.queue.homes(text)[0] if text else anywhere(template.queue))

@@ -12,6 +12,7 @@ from django.db import connections
 
 from django_delayq import clock, conf, durations
 from django_delayq.exceptions import ConfigError, JobFailed, NotFinished, ResultGone, StoreUnavailable
+from django_delayq.job_meta import bare
 from django_delayq.producer import acts, async_api, lookup, outbox
 from django_delayq.producer.async_api import refuse_loop, twin
 from django_delayq.producer.commit import JobRef
@@ -136,22 +137,25 @@ class Job(JobRef, Generic[R]):
     acancel, areschedule, arun_now, arequeue = twin(cancel), twin(reschedule), twin(run_now), twin(requeue)
 
 
-def get(job: Job | UUID | str | None = None, *, key: str | None = None, queue: str | None = None) -> Job | None:
+def get(
+    job: Job | UUID | str | None = None, *, key: str | None = None, queue: str | None = None, scope: str | None = None
+) -> Job | None:
     """Finds a job by its id, or by `key` and `queue`. With a key, it returns the unfinished job that has the key. Returns None if
-    neither Redis nor the database has such a job. With an id, `queue` is where to look in Redis.
+    neither Redis nor the database has such a job. With an id, `queue` is where to look in Redis. The key belongs to `scope`, by
+    default the one that the setting `SCOPE` returns.
 
     Raises:
         StoreUnavailable: Redis can't be reached, and either the database doesn't have the job or you passed a key.
     """
     refuse_loop("delayq.aget(…)")
     if key is not None:
-        named = lookup.keyed(key, queue, job)
+        named, key = lookup.keyed(key, queue, job, scope)
         holder = lookup.far_of_key(named, key) or lookup.holder(named, key)
         if holder is None:
             # A row that Redis does not have; of others it is merely not mirrored that they came and went.
             holder = next((id for id in lookup.rows_of_key(named, key) if _holds(id, named)), None)
         return None if holder is None else _find(holder, named)
-    return _find(*lookup.target(job, queue))
+    return _find(*lookup.target(job, queue, scope))
 
 
 aget = twin(get)
@@ -164,9 +168,10 @@ def _find(id: UUID, queue: str | None) -> Job | None:
             id=id,
             queue=row.queue,
             task=row.record.task,
-            key=row.record.key,
+            key=bare(row.record.key),
             due_ms=row.run_at_ms,
             created=True,
+            scope=row.record.scope,
         )
     view, error = stores.find_view([queue] if queue else conf.get().queues, id)
     if view is None:
@@ -178,9 +183,10 @@ def _find(id: UUID, queue: str | None) -> Job | None:
         id=id,
         queue=view.queue,
         task=record.task if record else "",
-        key=record.key if record else "",
+        key=bare(record.key) if record else "",
         due_ms=view.date_ms if view.state == "scheduled" else None,
         created=True,
+        scope=record.scope if record else "",
     )
 
 

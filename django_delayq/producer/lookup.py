@@ -7,7 +7,8 @@ from uuid import UUID
 
 from django_delayq import conf, ids
 from django_delayq.exceptions import ConfigError, PayloadError
-from django_delayq.producer import outbox
+from django_delayq.job_meta import bare, scope_of
+from django_delayq.producer import homes, outbox, scopes
 from django_delayq.producer.commit import JobRef
 from django_delayq.producer.outbox.shapes import StoredJob
 from django_delayq.producer.stores import stores
@@ -17,12 +18,14 @@ from django_delayq.store.scripts.queue import holder_of
 from django_delayq.store.scripts.record import validate_key
 
 
-def target(job: JobRef | UUID | str | None, queue: str | None) -> tuple[UUID, str | None]:
+def target(job: JobRef | UUID | str | None, queue: str | None, scope: str | None = None) -> tuple[UUID, str | None]:
     """The id of the job that the caller names, and its queue if it is known.
 
     Raises:
-        ConfigError: no job is named. PayloadError: the id is not valid. QueueUnknown: the settings do not list the queue.
+        ConfigError: no job is named, or a scope. PayloadError: the id is not valid. QueueUnknown: the settings do not list the queue.
     """
+    if scope is not None:
+        raise ConfigError(f"scope={scope!r} belongs to a key. Pass key= and queue= as well.")
     if job is None:
         raise ConfigError("Pass a Job, its id, or key= and queue=.")
     if queue is not None:
@@ -30,8 +33,8 @@ def target(job: JobRef | UUID | str | None, queue: str | None) -> tuple[UUID, st
     return (job.id, job.queue) if isinstance(job, JobRef) else (_id(job), queue)
 
 
-def keyed(key: str, queue: str | None, job: JobRef | UUID | str | None) -> str:
-    """The queue of the key that the caller names.
+def keyed(key: str, queue: str | None, job: JobRef | UUID | str | None, scope: str | None) -> tuple[str, str]:
+    """The queue of the key that the caller names, and the key in its scope. `scope`: None is the one in force.
 
     Raises:
         ConfigError: a job is named as well, or no queue, or no key. QueueUnknown: the settings do not list the queue.
@@ -42,7 +45,8 @@ def keyed(key: str, queue: str | None, job: JobRef | UUID | str | None) -> str:
         raise ConfigError(f"key={key!r} identifies a job only within its queue. Pass queue= as well.")
     if not validate_key(key):
         raise ConfigError("key='' does not identify a job, because most jobs have no key.")
-    return conf.get().queue(queue).name
+    config = conf.get().queue(queue)
+    return config.name, homes.key_in(config, key, scopes.of_call(scope))
 
 
 def check_words(where: str, actor: str, reason: str) -> None:
@@ -86,7 +90,17 @@ def far_of_key(queue: str, key: str) -> UUID | None:
 
 def latest_of_key(queue: str, key: str) -> UUID | None:
     """The latest job of a key, in any state. Only the database knows it."""
-    return outbox.jobs.find_latest(queue, key) if outbox.installed else None
+    if not outbox.installed:
+        return None
+    latest, config, scope = outbox.jobs.find_latest(queue, key), conf.get(), scope_of(key)
+    if latest is not None or not scope or config.scope is None or config.scope_only:
+        return latest
+
+    def is_mine(job: UUID) -> bool:
+        row = row_of(job)
+        return row is not None and scopes.has_packed(scope, row.record.payload)
+
+    return outbox.jobs.find_latest(queue, bare(key), is_mine)
 
 
 def holder(queue: str, key: str) -> UUID | None:

@@ -8,7 +8,7 @@ from string import Formatter
 from typing import Any, Final, NamedTuple
 
 from django_delayq.exceptions import ConfigError, PayloadError
-from django_delayq.job_meta import MAX_NAME, MOST, MOST_TOKENS, Quota, Rate, SharedName, is_text
+from django_delayq.job_meta import MAX_NAME, MOST, MOST_TOKENS, Quota, Rate, SharedName, is_text, scoped
 from django_delayq.text import cut, did_you_mean
 
 _NAMED: Final = (
@@ -17,6 +17,7 @@ _NAMED: Final = (
     inspect.Parameter.KEYWORD_ONLY,
 )
 _NOWHERE: Final = -1  # the place of a keyword-only parameter
+_SCOPE: Final = -2  # instead of a place: the scope of the job
 _KINDS: Final = (str, int, float)
 
 
@@ -41,8 +42,9 @@ class NameFormat:
     def __init__(self, text: str, most: int, option: str, pieces: tuple[Piece, ...]) -> None:
         self.text, self.most, self.option, self.pieces = text, most, option, pieces
 
-    def made(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> str:
-        """The name of a job with these arguments, which the task accepts.
+    def made(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str, scope: str) -> str:
+        """The name of a job of a scope with these arguments, which the task accepts. `serial` names are within the scope; for others
+        the format decides.
 
         Raises:
             PayloadError: the name would be empty, too long, or contain characters that a name cannot have; or an argument is neither
@@ -52,6 +54,9 @@ class NameFormat:
         for text, parameter, place, default in self.pieces:
             said += text
             if not parameter:
+                continue
+            if place == _SCOPE:
+                said += scope
                 continue
             value = args[place] if 0 <= place < len(args) else kwargs.get(parameter, default)
             if not isinstance(value, _KINDS):
@@ -67,7 +72,7 @@ class NameFormat:
                 f"{where}: with these arguments, {self.option}={self.text!r} creates a name that {what}: {cut(repr(said))}. "
                 f"A name must have 1 to {MAX_NAME} printable characters. Use a shorter argument, such as an id."
             )
-        return said
+        return scoped(scope, said) if self.option == "serial" else said
 
 
 class RateFormat(NamedTuple):
@@ -84,11 +89,11 @@ class Naming(NamedTuple):
     rated: RateFormat | None
     faired: NameFormat | None
 
-    def name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> SharedName:
+    def name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str, scope: str) -> SharedName:
         """The name, the rate and the fair word of a job with these arguments. Raises: as `NameFormat.made`."""
-        text, most = (self.named.made(args, kwargs, where), self.named.most) if self.named else ("", 0)
-        rate = Rate(self.rated.format.made(args, kwargs, where), self.rated.pace) if self.rated else None
-        return SharedName(text, most, rate, self.faired.made(args, kwargs, where) if self.faired else "")
+        text, most = (self.named.made(args, kwargs, where, scope), self.named.most) if self.named else ("", 0)
+        rate = Rate(self.rated.format.made(args, kwargs, where, scope), self.rated.pace) if self.rated else None
+        return SharedName(text, most, rate, self.faired.made(args, kwargs, where, scope) if self.faired else "")
 
 
 def naming(named: NameFormat | None, rated: RateFormat | None, faired: NameFormat | None) -> Naming | None:
@@ -171,6 +176,9 @@ def _format(text: Any, most: int, option: str, signature: inspect.Signature, whe
                 f"{where}: {option}={text!r} contains {{{field}}}, which is not just the name of a parameter. Write only "
                 "the name. To write a literal brace, double it."
             )
+        if field == "scope" and field not in known:
+            pieces.append(Piece(literal, field, _SCOPE))
+            continue
         if field not in known:
             near = did_you_mean(field, known)
             has = f"Its parameters are: {', '.join(known)}." if known else "It has none."

@@ -19,6 +19,7 @@ from django.db import Error, connections, transaction
 from django_delayq import clock, conf, ids, signals
 from django_delayq.exceptions import KeyTaken, StoreUnavailable
 from django_delayq.failpoints import failpoint
+from django_delayq.job_meta import shown
 from django_delayq.logger import Logger
 from django_delayq.producer import changes, commit, commit_requests, horizon, outbox
 from django_delayq.producer.breaker import Untaken, with_jobs
@@ -275,7 +276,7 @@ def _refuse_twice(plans: Sequence[Plan]) -> None:
         other = first.setdefault((plan.queue, plan.key), plan)
         if other is not plan and plan.on_conflict == "error":
             raise KeyTaken(
-                f"Another job in the same batch has the key {plan.key!r}, so no job in the batch was scheduled.", holder=other.id
+                f"Another job in the same batch has the key {shown(plan.key)!r}, so no job in the batch was scheduled.", holder=other.id
             )
 
 
@@ -473,11 +474,13 @@ def _not_created(plan: Plan, reply: ScheduleReply) -> KeyTaken | None:
 
 def _refused(plan: Plan, reply: ScheduleReply) -> KeyTaken:
     if reply is FORBIDDEN:
-        text = f"The key {plan.key!r} of the job {ids.short(plan.id)} is held by a job of a task of which its sender may not know."
+        text = (
+            f"The key {shown(plan.key)!r} of the job {ids.short(plan.id)} is held by a job of a task of which its sender may not know."
+        )
         return KeyTaken(text, holder=reply.id, code="key_denied")
     why = "is running and cannot be replaced now" if reply.status == "running" else "is unfinished"
     return KeyTaken(
-        f"The key {plan.key!r} of the job {ids.short(plan.id)} is held by the job {ids.short(reply.id)}, which {why}.",
+        f"The key {shown(plan.key)!r} of the job {ids.short(plan.id)} is held by the job {ids.short(reply.id)}, which {why}.",
         holder=reply.id,
     )
 

@@ -1,4 +1,4 @@
-"""Changes of whole queues (pause, resume, purge), and pauses of tasks and concurrency names. They take effect at once."""
+"""Changes of whole queues (pause, resume, purge), and pauses of tasks, concurrency names and scopes. They take effect at once."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from django_delayq import clock, conf, durations, ids
 from django_delayq.exceptions import ConfigError, StoreUnavailable
-from django_delayq.job_meta import MAX_NAME, is_text
+from django_delayq.job_meta import MAX_NAME, is_text, scoped
 from django_delayq.logger import Logger
-from django_delayq.producer import acts, commit, outbox
+from django_delayq.producer import acts, commit, outbox, scopes
 from django_delayq.producer.async_api import refuse_loop, twin
 from django_delayq.producer.changes import ChangeTarget
 from django_delayq.producer.lookup import check_words
@@ -60,18 +60,20 @@ def pause(
     *,
     task: Task[Any, Any] | str | None = None,
     name: str | None = None,
+    scope: str | None = None,
     until: datetime | None = None,
     actor: str = "",
     reason: str = "",
 ) -> PauseReply:
-    """Pauses a queue, or the jobs of a task or with a concurrency name in all queues. Pass one of them. Workers start no more of these
-    jobs within two seconds, but running jobs continue. The pause is stored in the database first, so that it continues if Redis loses
-    its data.
+    """Pauses a queue, or the jobs of a task, with a concurrency name or of a scope in all queues. Pass one of them. Workers start no
+    more of these jobs within two seconds, but running jobs continue. The pause is stored in the database first, so that it continues if
+    Redis loses its data.
 
     Args:
         queue: the name of the queue.
         task: a task or its name.
         name: the name that `serial` or `concurrency` gives to jobs, such as `partner:7`.
+        scope: the scope of jobs, such as a tenant. With a name, only this scope's `serial` name is paused.
         until: when the pause ends by itself, by the clock of Redis.
         actor: who pauses it, for the events.
         reason: a text that the admin displays.
@@ -84,7 +86,7 @@ def pause(
     """
     refuse_loop("delayq.apause(…)")
     check_words("pause()", actor, reason)
-    word = _word("pause()", queue, task, name)
+    word = _word("pause()", queue, task, name, scope)
     if until is not None and (not isinstance(until, datetime) or until.tzinfo is None):
         raise ConfigError(f"pause(): until={until!r} must be a date in the future with a time zone.")
     return _change(word, "pause()", paused=True, until=until, actor=actor, reason=reason)
@@ -95,18 +97,20 @@ def resume(
     *,
     task: Task[Any, Any] | str | None = None,
     name: str | None = None,
+    scope: str | None = None,
     pace: str | None = None,
     actor: str = "",
     reason: str = "",
 ) -> PauseReply:
-    """Ends the pause of a queue, a task or a name. Jobs that a task or a name held return in the order of their dates, as many as
-    workers can start, so that they do not delay other jobs.
+    """Ends the pause of a queue, a task, a name or a scope. Jobs that a task, a name or a scope held return in the order of their
+    dates, as many as workers can start, so that they do not delay other jobs.
 
     Args:
         queue: the name of the queue.
         task: a task or its name.
         name: the name that `serial` or `concurrency` gives to jobs.
-        pace: how many of the jobs that a task or a name held can return in a period, in each partition, such as `100/m`.
+        scope: see `pause`.
+        pace: how many of the jobs that a task, a name or a scope held can return in a period, in each partition, such as `100/m`.
         actor: who resumes it, for the events.
         reason: a text that the admin displays.
 
@@ -115,26 +119,30 @@ def resume(
     """
     refuse_loop("delayq.aresume(…)")
     check_words("resume()", actor, reason)
-    word = _word("resume()", queue, task, name)
+    word = _word("resume()", queue, task, name, scope)
     if pace is not None and queue is not None:
-        raise ConfigError("resume(): pace is only possible with task or name.")
+        raise ConfigError("resume(): pace is only possible with task, name or scope.")
     return _change(word, "resume()", paused=False, pace_ms=0 if pace is None else _pace_ms(pace), actor=actor, reason=reason)
 
 
 apause, aresume = twin(pause), twin(resume)
 
 
-def _word(where: str, queue: str | None, task: Task[Any, Any] | str | None, name: str | None) -> str:
-    """The word of a queue, a task or a concurrency name."""
-    if sum(given is not None for given in (queue, task, name)) != 1:
-        raise ConfigError(f"{where}: pass a queue, a task or a name, and only one of them.")
+def _word(where: str, queue: str | None, task: Task[Any, Any] | str | None, name: str | None, scope: str | None) -> str:
+    """The word of a queue, a task, a concurrency name or a scope."""
+    if sum(given is not None for given in (queue, task, name, scope if name is None else None)) != 1:
+        raise ConfigError(f"{where}: pass a queue, a task, a name or a scope, and only one of them.")
     if queue is not None:
         return queue_word(conf.get().queue(queue).name)
     outbox.check_installed()
     if name is not None:
         if not isinstance(name, str) or not is_text(name):
             raise ConfigError(f"{where}: name={name!r} must be text with 1 to {MAX_NAME} printable characters.")
-        return f"name:{name}"
+        return f"name:{scoped(scopes.valid(scope, where), name)}"
+    if scope is not None:
+        if not scopes.valid(scope, where):
+            raise ConfigError(f"{where}: scope='' must be the name of a scope, such as a tenant.")
+        return f"scope:{scope}"
     named = getattr(task, "name", task)
     if not isinstance(named, str) or not named or len(named) > MAX_TASK:
         raise ConfigError(f"{where}: task={task!r} must be a task or its name.")
@@ -189,13 +197,13 @@ def _change_in_redis(queue: str, *, paused: bool, until: datetime | None, actor:
     return PauseReply(changed=any(changed for changed, _ in done), running=sum(running for _, running in done))
 
 
-def running(queue: str | None = None, *, task: str | None = None, name: str | None = None) -> int:
-    """The number of running jobs of a queue, a task or a concurrency name.
+def running(queue: str | None = None, *, task: str | None = None, name: str | None = None, scope: str | None = None) -> int:
+    """The number of running jobs of a queue, a task, a concurrency name or a scope.
 
     Raises:
         ConfigError, QueueUnknown, StoreUnavailable.
     """
-    word = _word("running()", queue, task, name)
+    word = _word("running()", queue, task, name, scope)
     names = conf.get().queues if queue is None else [queue]
     return sum(sum(_each(one, lambda store: (LimitStore(store).running(word), False))) for one in names)
 

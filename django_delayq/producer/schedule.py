@@ -13,9 +13,9 @@ from django.db import connections
 
 from django_delayq import conf, durations, ids
 from django_delayq.exceptions import ConfigError, PayloadError
-from django_delayq.job_meta import NAMED, ONLY, Quota, Rate, SharedName
+from django_delayq.job_meta import NAMED, ONLY, Quota, Rate, SharedName, scoped
 from django_delayq.ladder import Ladder
-from django_delayq.producer import carriers, commit, homes
+from django_delayq.producer import carriers, commit, homes, scopes
 from django_delayq.producer.async_api import like, refuse_loop, scheduled
 from django_delayq.producer.carriers import Call, watchers
 from django_delayq.producer.commit import Plan
@@ -41,6 +41,7 @@ from django_delayq.producer.put import PipelinedCall, batches, put_all, put_one
 from django_delayq.producer.stores import stores
 from django_delayq.states import CARRIED, NO_LIMIT, PERIODIC
 from django_delayq.store.scripts.queue import MOST
+from django_delayq.store.scripts.record import validate_key
 from django_delayq.text import did_you_mean
 
 MOST_TURNS: Final = 512  # a call starts at a random turn below this
@@ -240,6 +241,7 @@ def plan(
     tick: dict[str, Any] | None = None,
     turn: int | None = None,
     only: Sequence[str] | None = None,
+    scope: str | None = None,
 ) -> Plan:
     """Checks a job and makes its record.
 
@@ -250,6 +252,7 @@ def plan(
         tick: the tick of the job, if it belongs to a schedule. Then it gets no context: the tenant or language of a worker, or of the
             person who clicks, has no meaning for a schedule.
         turn: distributes jobs without a key or a concurrency name over the partitions. None: at random, or by the id.
+        scope: the scope of the job. None: the one in force, and none for a tick.
         only: the tasks whose jobs a token can access. If the job of another task has the key, that job stays and its id is not shown.
 
     Raises:
@@ -278,22 +281,28 @@ def plan(
         meta = carriers.pack(meta)
     if only is not None and options.key:
         meta = {**(meta or {}), ONLY: [*only]}
-    shared_name = None if template.named is None else template.named.name(args, kwargs, template.where)
+    if scope is None:
+        scope = "" if tick else scopes.in_force()
+    if options.key != "" and (scope or template.divided):
+        validate_key(options.key)  # an invalid key has no home
+    if scope and options.key and homes.key_in(template.queue, options.key, scope) == options.key:
+        scope = ""  # a job of this scope, scheduled before SCOPE was set, holds the key without a scope
+    shared_name = None if template.named is None else template.named.name(args, kwargs, template.where, scope)
     if task.rate_name or task.fair_word:
         shared_name = SharedName("", 0, Rate(task.rate_name, _quota(template)) if task.rate_name else None, task.fair_word)
     if shared_name:
         meta = {**(meta or {}), NAMED: shared_name.packed()}
     queue, payload = template.queue, template.payload_of(args, kwargs, meta)
     if template.divided:
-        id = homes.placed(template, options.key, shared_name, id, turn)
+        id = homes.placed(template, scoped(scope, options.key), shared_name, id, turn)
     elif id is None:
         id = ids.new()
-    planned = Plan(template, Job(id, queue.name, task.name, options.key, due_ms), payload, expires_ms, delay_ms)
+    planned = Plan(template, Job(id, queue.name, task.name, options.key, due_ms, None, scope), payload, expires_ms, delay_ms)
     planned.shared_name = shared_name
     if template.once_ms:
         if not options.key:
             raise ConfigError(f"{template.where}: once_for requires a key. Pass key= as well.")
-        planned.once = Once.of_job(queue.name, options.key, template.once_ms)
+        planned.once = Once.of_job(queue.name, planned.key, template.once_ms)
     if template.durable:
         planned.epoch = stores.epoch(queue.name, planned.partition)
     return planned
@@ -321,6 +330,7 @@ def put_in(
     only: Sequence[str] | None = None,
     inserted: Callable[[Job], None] | None = None,
     once: Once | None = None,
+    scope: str | None = None,
 ) -> Job:
     """Plans and schedules one job, and informs the watchers. `inserted`: see `put_one`. `once`: a key that schedules one job per
     period.
@@ -330,11 +340,11 @@ def put_in(
         As `plan` and `schedule`.
     """
     if not watchers:
-        planned = plan(task, options, args, kwargs, None, id, carried, tick, turn, only)
+        planned = plan(task, options, args, kwargs, None, id, carried, tick, turn, only, scope)
         planned.once = once or planned.once
         return put_one(planned, inserted)
     with carriers.watched(Call(task.name, options.queue or task.queue)) as call:
-        planned = plan(task, options, args, kwargs, None, id, carried, tick, turn, only)
+        planned = plan(task, options, args, kwargs, None, id, carried, tick, turn, only, scope)
         planned.once = once or planned.once
         call.plans.append(planned)
         return put_one(planned, inserted)

@@ -12,6 +12,7 @@ from uuid import UUID
 from django_delayq import clock, codec, durations, ids
 from django_delayq.console.wording import cut
 from django_delayq.exceptions import ConfigError, PayloadError
+from django_delayq.job_meta import bare
 from django_delayq.producer.schedule import Bound
 from django_delayq.producer.task import registry
 from django_delayq.store.connection.link import Link
@@ -75,7 +76,7 @@ def content(record: bytes) -> dict[str, Any]:
     """The task, the arguments and the key in a record."""
     header, payload = read(record)
     args, kwargs, _ = codec.decode_payload(payload)
-    return {"task": header.task, "args": args, "kwargs": kwargs, "key": header.key}
+    return {"task": header.task, "args": args, "kwargs": kwargs, "key": bare(header.key)}
 
 
 def table(jobs: Sequence[ScheduledJob]) -> str:

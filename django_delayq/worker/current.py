@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import ConfigError, LeaseLost
-from django_delayq.job_meta import NAMED, ONLY, in_meta
+from django_delayq.job_meta import NAMED, ONLY, bare, in_meta
 from django_delayq.states import CARRIED, NO_LIMIT
 from django_delayq.store.scripts.queue import Kind, Outcome
 
@@ -149,7 +149,12 @@ class CurrentJob:
     @property
     def key(self) -> str:
         """The key of the job, or ""."""
-        return self._run.header.key
+        return bare(self._run.header.key)
+
+    @property
+    def scope(self) -> str:
+        """The scope of the job, such as its tenant, or "". See the setting `SCOPE`."""
+        return self._run.header.scope
 
     @property
     def attempt(self) -> int:

@@ -126,6 +126,17 @@ def test_the_customer_is_a_column_if_a_carrier_packs_it(orders, staff, settings)
     assert f'<a href="{JOBS}?q=customer%3A7">7</a>' in client.get(f"{JOBS}{Job.objects.get().pk}/change/").content.decode()
 
 
+def test_the_scope_is_a_column_with_a_link_to_its_jobs(orders, staff, settings):
+    mine, other = ended(scope="bikes"), ended(scope="boats")
+    client = staff()
+    assert "scope_shown" not in heads(client.get(JOBS))
+    settings.DELAYQ = {**settings.DELAYQ, "CARRIERS": ["tests.carriers.Tenant"], "SCOPE": "Tenant"}
+    assert '<a href="?q=scope%3Abikes">bikes</a>' in client.get(JOBS).content.decode()
+    found = client.get(JOBS, {"q": "scope:bikes"}).context["cl"].result_list
+    assert [job.pk for job in found] == [mine.pk]
+    assert f'<a href="{JOBS}?q=scope%3Aboats">boats</a>' in client.get(f"{JOBS}{other.pk}/change/").content.decode()
+
+
 @pytest.mark.parametrize(
     ("meta", "text", "words"),
     [

@@ -90,6 +90,15 @@ def test_a_limit_takes_the_oldest_first(run, orders):
     assert (orders.in_redis(first), orders.in_redis(second)) == ("finished", "scheduled")
 
 
+def test_a_scope_narrows_the_choice(run, orders):
+    first, second, third = orders.scheduled(3)
+    Job.objects.filter(pk=first.id).update(scope="a")
+    Job.objects.filter(pk=second.id).update(scope="b")
+    assert run("cancel", "--scope", "a", "--search", "state:scheduled OR state:running", "--json").json["counts"] == {"done": 1}
+    assert [orders.in_redis(job) for job in (first, second, third)] == ["finished", "scheduled", "scheduled"]
+    assert [row["id"] for row in run("list", "--scope", "b", "--json").json] == [second.short_id]
+
+
 @pytest.mark.parametrize("limit", ["0", "-1", "many"])
 def test_a_limit_below_1_is_refused_instead_of_meaning_all(run, orders, limit):
     [job] = orders.scheduled()
@@ -104,7 +113,7 @@ def test_nothing_named_is_refused(run, orders):
     assert answer.error.startswith("Select jobs")
 
 
-@pytest.mark.parametrize("empty", ["--key", "--task"])
+@pytest.mark.parametrize("empty", ["--key", "--task", "--scope"])
 def test_an_empty_value_does_not_widen_the_choice_to_the_whole_queue(run, orders, empty):
     """This happens with `--key "$KEY"` in a script where KEY is not set."""
     [job] = orders.scheduled()

@@ -174,6 +174,18 @@ def test_d038_changes_at_commits_of_a_queue_that_is_not_listed(run, orders, sett
     )
 
 
+def test_d039_jobs_whose_keys_are_older_than_the_scope(run, orders, settings):
+    [job] = orders.scheduled()
+    Job.objects.filter(pk=job.id).update(key="close:7", scope="")
+    assert findings(run("doctor", "--json"), "D039") == []
+    settings.DELAYQ = {**settings.DELAYQ, "CARRIERS": ["tests.carriers.Tenant"], "SCOPE": "Tenant"}
+    assert only(run, "D039")["message"] == "Unfinished jobs with a key and without a scope: 1."
+    Job.objects.filter(pk=job.id).update(scope="a")
+    assert only(run, "D039")["message"] == "No unfinished job has a key without a scope."
+    settings.DELAYQ = {**settings.DELAYQ, "SCOPE_ONLY": True}
+    assert findings(run("doctor", "--json"), "D039") == []
+
+
 def test_d002_does_not_speak_of_rows_that_redis_has(run, orders):
     job = orders.scheduled()[0]
     Job.objects.filter(pk=job.id).update(published=None, created_at=clock.from_ms(clock.wall_ms() - 600_000))

@@ -11,6 +11,7 @@ import pytest
 from django.db import IntegrityError, connection, connections, transaction
 
 from django_delayq import clock, codec, ids
+from django_delayq.job_meta import scoped
 from django_delayq.models import Job, JSONText, database
 from django_delayq.producer.outbox import far_rows, rows
 from django_delayq.producer.outbox.far_rows import far_key
@@ -41,7 +42,8 @@ def items() -> list[ScheduleItem]:
                 band=band,
                 max_attempts=3 + place,
                 payload=payload,
-                key=f"key '%s' \\ {place} é" if place % 2 else "",
+                key=scoped("bikes" if place % 4 == 1 else "", f"key '%s' \\ {place} é" if place % 2 else ""),
+                scope="bikes" if place % 4 == 1 else "",
                 expires_ms=4_000_000_000_123 if place % 3 else 0,
             ),
             queue="orders",
@@ -137,7 +139,7 @@ def test_when_a_row_was_written_and_when_its_delay_ends_says_the_database(count,
 
 def test_no_column_is_forgotten():
     """A new column must be given a value here too."""
-    assert {*rows.GIVEN, *rows.FAR, rows.FAR_KEY, rows.PARTITION} == {field.column for field in Job._meta.concrete_fields}
+    assert {*rows.GIVEN, *rows.FAR, rows.FAR_KEY, *rows.OPTIONAL} == {field.column for field in Job._meta.concrete_fields}
 
 
 @pytest.mark.django_db(transaction=True)

@@ -95,7 +95,7 @@ def test_in_a_transaction_a_pause_is_refused_because_a_rollback_could_not_undo_i
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "pass a queue, a task or a name"),
+        ({}, "pass a queue, a task, a name or a scope"),
         ({"queue": "orders", "name": "a"}, "only one of them"),
         ({"task": "tests.close_oder"}, "no task is named"),
         ({"name": "a\n"}, "printable characters"),

@@ -5,6 +5,8 @@ from django.db import connection
 from django_tenants.utils import schema_context
 from orders import closing, tasks
 
+from django_delayq import get
+
 
 @pytest.fixture
 def seen(monkeypatch):
@@ -36,7 +38,9 @@ def test_orders_of_two_tenants_with_one_number_do_not_collide(delayq):
     with schema_context("boats"):
         assert closing.close_later(7).created
         closing.keep_open(7)
-    assert [job.key for job in delayq.scheduled()] == ["bikes:close-order:7"]
+    assert [job.key for job in delayq.scheduled()] == ["close-order:7"]
+    assert get(key="close-order:7", queue="default") is None
+    assert get(key="close-order:7", queue="default", scope="bikes").scope == "bikes"
 
 
 def test_a_schedule_has_a_job_for_each_tenant(delayq, seen):
@@ -46,5 +50,6 @@ def test_a_schedule_has_a_job_for_each_tenant(delayq, seen):
 
 
 def test_customers_of_a_tenant_are_synchronized(delayq):
-    tasks.synchronize.schedule("bikes", 7)
+    with schema_context("bikes"):
+        tasks.synchronize.schedule(7)
     assert [run.outcome for run in delayq.run_due()] == ["ack"]

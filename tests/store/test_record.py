@@ -12,15 +12,34 @@ from hypothesis import strategies as st
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
-from django_delayq.store.scripts.record import MAX_ATTEMPTS, MAX_KEY, ClaimedJob, JobRecord, band_of, validate_key
+from django_delayq.job_meta import bare, scope_of
+from django_delayq.job_meta import scoped as in_scope
+from django_delayq.store.scripts.record import (
+    MAX_ATTEMPTS,
+    MAX_KEY,
+    MAX_SCOPE,
+    ClaimedJob,
+    JobRecord,
+    band_of,
+    validate_key,
+    validate_scope,
+)
 
 ID = UUID("01980000-0000-7000-8000-000000000001")
 
 PRINTABLE = st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"])
 KEYS = st.text(PRINTABLE, max_size=MAX_KEY)
 TASKS = st.text(PRINTABLE.filter(lambda letter: not letter.isspace()), min_size=1, max_size=200)
+SCOPES = st.text(PRINTABLE.filter(lambda letter: not letter.isspace() and letter not in "/@{}"), max_size=MAX_SCOPE)
+
+
+def scoped(scope: str, key: str, **fields: Any) -> JobRecord:
+    return JobRecord(scope=scope, key=in_scope(scope, key), **fields)
+
+
 RECORDS = st.builds(
-    JobRecord,
+    scoped,
+    scope=st.just("") | SCOPES,
     id=st.uuids(),
     task=TASKS,
     band=st.sampled_from(["high", "normal", "low"]),
@@ -42,6 +61,9 @@ def test_the_bytes_are_those_that_lua_reads() -> None:
     assert full.encode() == "1hr3:1750000000000 orders.close_order close order: 7 é\n[[7]]".encode()
     assert record(band="low", max_attempts=3).encode().startswith(b"1lo3 orders")
     assert record(expires_ms=5).encode().startswith(b"1no10:5 orders")
+    assert record(scope="tenant_a").encode() == b"1no@tenant_a orders.close_order\n[[7]]"
+    keyed = record(scope="tenant_a", key="tenant_a\u2028close 7", max_attempts=3)
+    assert keyed.encode() == b"1no3@tenant_a orders.close_order close 7\n[[7]]"
 
 
 @given(RECORDS)
@@ -53,7 +75,28 @@ def test_a_record_reads_back(record: JobRecord) -> None:
 def test_a_header_is_one_line_of_two_fields_or_three(record: JobRecord) -> None:
     header, _, payload = record.encode().partition(b"\n")
     assert payload == record.payload
-    assert header.split(b" ", 2)[1:] == [part.encode() for part in (record.task, record.key) if part]
+    assert header.split(b" ", 2)[1:] == [part.encode() for part in (record.task, bare(record.key)) if part]
+
+
+@given(SCOPES, SCOPES, KEYS)
+def test_a_key_of_two_scopes_is_two_keys(one: str, other: str, key: str) -> None:
+    assert (in_scope(one, key) == in_scope(other, key)) == (one == other or not key)
+    assert (scope_of(in_scope(one, key)), bare(in_scope(one, key))) == (one if key else "", key)
+
+
+@pytest.mark.parametrize("scope", ["a b", "a/b", "a@b", "{a}", "a\n", "\x1f", "a" * 64, 7])
+def test_a_scope_that_a_header_cannot_hold_is_refused(scope: Any) -> None:
+    with pytest.raises(PayloadError, match="the scope"):
+        validate_scope(scope)
+    with pytest.raises(PayloadError, match="the scope"):
+        record(scope=scope)
+
+
+def test_a_key_of_another_scope_is_refused() -> None:
+    with pytest.raises(PayloadError, match="is not of the scope 'a'"):
+        record(scope="a", key="b\u2028close")
+    with pytest.raises(PayloadError, match="control character"):
+        record(key="b\u2028close")
 
 
 @given(st.binary() | st.from_regex(rb"\A1[hnl][or][0-9]{0,12}(:[0-9]{1,18})? [^\n]{0,20}\n[^x]{0,5}\Z"))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from django_delayq import ids
+from django_delayq.job_meta import scoped
 from django_delayq.store.connection.error_replies import StoreError
 from django_delayq.store.keys import NAMES, Keys
 from django_delayq.store.scripts import loader, site
@@ -31,7 +32,7 @@ def call(chance: random.Random) -> tuple[Any, ...]:
     """The arguments of a call of schedule.lua, most of new jobs; in half of the calls none has a key, in a tenth every one has."""
     jobs: list[Any] = []
     keys = chance.choice((("",),) * 5 + (("",) * 20 + ("k", "with a space"),) * 4 + (tuple(f"key {n}" for n in range(60)),))
-    named = chance.random() < 0.3
+    named, scopes = chance.random() < 0.3, chance.choice(((), ("a",), ("", "a", "b")))
     for _ in range(chance.choice((0, 1, 1, 1, 1, 2, 3, 9))):
         fields: dict[str, Any] = {
             "band": chance.choice(("high", "normal", "low")),
@@ -40,8 +41,12 @@ def call(chance: random.Random) -> tuple[Any, ...]:
             "expires_ms": chance.choice((0, 0, 0, NOW + 9)),
             "key": chance.choice(keys),
         }
+        if scopes:
+            fields["scope"] = chance.choice(scopes)
+            fields["key"] = scoped(fields["scope"], fields["key"])
         number = chance.randrange(300)
-        raw = chance.choice((record(number, **fields).encode(),) * 40 + (b"", b"1no:: shop.close\n", b"1no shop.close"))
+        broken = (b"", b"1no:: shop.close\n", b"1no@ shop.close k\n", b"1noa shop.close\n", b"1no shop.close")
+        raw = chance.choice((record(number, **fields).encode(),) * 40 + broken)
         date = chance.choice((NOW + chance.randrange(50), f"+{chance.randrange(50)}"))
         jobs += (
             ids.short(job_id(number)),

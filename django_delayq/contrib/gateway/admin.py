@@ -31,7 +31,10 @@ class TokenAdmin(ReadOnlyAdmin):
     """Read-only, with the action "revoke"."""
 
     list_display = ("name", "begins_with", "state", "queues_shown", "verbs_shown", "tasks_shown", "expires_shown", "last_used_shown")
-    fields = (*list_display, "secrets_shown", "targets_shown", "per_minute", "created_shown", "created_by", "revoked_shown")
+    fields = (
+        *(*list_display, "secrets_shown", "targets_shown", "scope_shown", "per_minute"),
+        *("created_shown", "created_by", "revoked_shown"),
+    )
     readonly_fields = fields
     list_per_page = 100
     sortable_by = None  # Django decides
@@ -77,6 +80,7 @@ class TokenAdmin(ReadOnlyAdmin):
     tasks_shown = column(_("tasks"), lambda token: _listed(token.tasks))
     secrets_shown = column(_("secrets"), lambda token: _listed(token.secrets))
     targets_shown = column(_("targets"), lambda token: _listed(token.targets))
+    scope_shown = column(_("only this scope"), lambda token: visible(token.only_scope) or "-")
     created_shown = column(_("created at"), lambda token: second(token.created_at))
     expires_shown = column(_("expires at"), lambda token: _dated(token.expires_at, _("never")))
     last_used_shown = column(_("last used"), lambda token: _dated(token.last_used_at, _("never")))

@@ -14,7 +14,7 @@ from django_delayq.contrib.gateway import parsing, permissions
 from django_delayq.contrib.gateway.dispatch import GatewayCall
 from django_delayq.contrib.gateway.responses import GatewayAnswer, GatewayProblem, pointer
 from django_delayq.exceptions import ConfigError, KeyTaken, PayloadError, PayloadTooLarge
-from django_delayq.job_meta import NAMED, ONLY
+from django_delayq.job_meta import NAMED, ONLY, bare
 from django_delayq.producer import lookup, outbox
 from django_delayq.producer.options import NONE, OPTIONS, Planned, most_attempts
 from django_delayq.producer.outbox.shapes import AlreadyScheduled, Once, TakenKey
@@ -59,6 +59,7 @@ def put(call: GatewayCall, new: NewJob) -> GatewayAnswer:
             turn=crc32(call.job.bytes),
             only=call.token.only,
             once=None if taken is not None else once,
+            scope=call.token.only_scope or None,
         )
     except AlreadyScheduled:  # another process did it just now
         return put(replace(call, again=True), new)
@@ -145,11 +146,11 @@ def _earlier_answer(call: GatewayCall, taken: TakenKey, queue: str, policy: str)
     if row.ending == EndingKind.MERGED and row.holder is not None:
         if policy in ("error", "replace"):  # replace: the holder was running
             raise _key_held(row.holder)
-        return _answer(row.holder, queue, row.record.key, False, None)
+        return _answer(row.holder, queue, bare(row.record.key), False, None)
     id = row.record.id
     view = _view(queue, id)
     due_ms = view.date_ms if view is not None and view.state == "scheduled" else row.run_at_ms
-    return _answer(id, queue, row.record.key, True if row.published or row.far or view is not None else None, due_ms)
+    return _answer(id, queue, bare(row.record.key), True if row.published or row.far or view is not None else None, due_ms)
 
 
 def _view(queue: str, id: UUID) -> JobView | None:

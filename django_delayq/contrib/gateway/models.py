@@ -19,6 +19,8 @@ VERBS: Final = (
     *("schedule", "get", "cancel", "reschedule", "run_now", "requeue", "queues", "tasks"),
     *("push", "pull", "ack", "retry", "snooze", "fail", "extend", "deliver", "offer"),
 )
+# They claim whatever message is due, or count all jobs of a queue.
+UNSCOPED: Final = frozenset({"queues", "pull", "ack", "retry", "snooze", "fail", "extend"})
 
 
 def secret_of(name: str, origin: str) -> str:
@@ -30,7 +32,8 @@ class Token(DelayqModel):
     """A token. The row contains only its SHA-256. The token has 256 random bits, so a slow hash is not necessary. A rotation copies
     `name` and `client`; a new token with the name of an old one is another client. `queues`, `verbs`, `tasks` and `targets` (of
     offers) are lists of names, or "*" for all. `secrets`: the secrets that its deliveries can use, each with its origin, as in
-    `name=https://host`. `shown`: the first characters of the token, so that people can recognise it.
+    `name=https://host`. `only_scope`: its jobs belong to this scope, such as a tenant, and it sees no others; "": no limit. `shown`:
+    the first characters of the token, so that people can recognise it.
     """
 
     name: models.CharField[str, str] = models.CharField(_("name"), max_length=100)
@@ -42,6 +45,9 @@ class Token(DelayqModel):
     tasks: ExactJSONField = ExactJSONField(_("tasks"), default=list)
     secrets: ExactJSONField = ExactJSONField(_("secrets"), null=True, blank=True)
     targets: ExactJSONField = ExactJSONField(_("targets"), null=True, blank=True)
+    only_scope: models.CharField[str, str] = models.CharField(
+        _("only this scope"), max_length=63, blank=True, default="", db_default=""
+    )
     per_minute: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(_("requests per minute"), default=PER_MINUTE)
     created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(_("created at"), default=clock.now)
     created_by: models.CharField[str, str] = models.CharField(_("created by"), max_length=200, blank=True, default="")
@@ -69,7 +75,11 @@ class Token(DelayqModel):
         return f"token:{self.name}"
 
     def allows(self, field: str, name: str) -> bool:
-        """Whether a list such as `queues` contains the name. A value that is not a list allows nothing."""
+        """Whether a list such as `queues` contains the name. A value that is not a list allows nothing. A token of one scope cannot
+        have verbs that concern whole queues.
+        """
+        if field == "verbs" and self.only_scope and name in UNSCOPED:
+            return False
         listed: Any = getattr(self, field)
         return isinstance(listed, list) and (ALL in listed or name in listed)
 

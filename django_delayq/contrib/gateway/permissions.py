@@ -115,7 +115,7 @@ def visible(token: Token, job: handles.Job | None) -> handles.Job:
 
 
 def can_access(token: Token, id: UUID) -> bool:
-    """Whether the token can access the job with this id. The task of a job never changes."""
+    """Whether the token can access the job with this id. The task and the scope of a job never change."""
     found = handles.get(id)
     return found is not None and _allows(token, found)
 
@@ -139,7 +139,7 @@ def may_schedule(token: Token, task: Task[..., Any]) -> bool:
 
 
 def _allows(token: Token, job: handles.Job) -> bool:
-    return token.allows("queues", job.queue) and token.allows("tasks", job.task)
+    return token.only_scope in ("", job.scope) and token.allows("queues", job.queue) and token.allows("tasks", job.task)
 
 
 def _secrets(body: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -17,11 +17,12 @@ from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 from django.http import HttpRequest
 
 from django_delayq import clock, conf, durations
-from django_delayq.contrib.gateway.models import ALL, VERBS, Token, secret_of
+from django_delayq.contrib.gateway.models import ALL, UNSCOPED, VERBS, Token, secret_of
 from django_delayq.contrib.gateway.responses import GatewayProblem
 from django_delayq.exceptions import ConfigError, TargetRefused
 from django_delayq.logger import Logger
 from django_delayq.models import database
+from django_delayq.producer import scopes
 
 logger: Final = Logger("django_delayq.gateway")
 PREFIX: Final = "dqg_"  # secret scanners can recognise it
@@ -64,6 +65,9 @@ def make(name: str, *, expires: durations.Delay | None = None, **given: Any) -> 
     for field in ("queues", "verbs", "tasks"):
         if not getattr(token, field):
             raise ConfigError(f"The token {name} has no {field}. For all, use {ALL}.")
+    token.only_scope = scopes.valid(token.only_scope, f"scope of the token {name}")
+    if token.only_scope and (refused := sorted(UNSCOPED.intersection(token.verbs))):
+        raise ConfigError(f"The token {name} has a scope, so it cannot have verbs that concern whole queues: {', '.join(refused)}.")
     if not 1 <= (limit := token.per_minute) <= MOST_PER_MINUTE:
         raise ConfigError(f"The limit of the token {name} must be 1 to {MOST_PER_MINUTE:,} requests per minute, not {limit}.")
     if live(name).exists():
@@ -90,7 +94,7 @@ def rotate(name: str, *, overlap: durations.Delay = OVERLAP, by: str = "") -> tu
         kept = old.expires_at
         old.expires_at = ends if kept is None else min(kept, ends)
         old.save(using=database.alias(), update_fields=["expires_at"])
-        same = {name: getattr(old, name) for name in ("name", "client", *LISTS, "per_minute")}
+        same = {name: getattr(old, name) for name in ("name", "client", *LISTS, "only_scope", "per_minute")}
         return _made(Token(**same, created_by=by, expires_at=kept))
 
 

@@ -74,7 +74,8 @@ def find(call: GatewayCall) -> GatewayAnswer:
         raise GatewayProblem("job_unknown") from None
     if not call.token.allows("queues", queue) or queue not in conf.get().queues:
         raise GatewayProblem("job_unknown")
-    return _job_answer(call.token, permissions.visible(call.token, handles.get(key=key, queue=queue)))
+    found = handles.get(key=key, queue=queue, scope=call.token.only_scope or None)
+    return _job_answer(call.token, permissions.visible(call.token, found))
 
 
 def _job_answer(token: Token, found: handles.Job) -> GatewayAnswer:
@@ -125,15 +126,16 @@ def change(verb: Verb, call: GatewayCall) -> GatewayAnswer:
 
 
 def change_by_key(verb: Verb, call: GatewayCall) -> GatewayAnswer:
-    """Applies a verb to all unfinished jobs with a key; a requeue, to the latest job. If the token has access only to some tasks,
-    applies it only to the job that holds the key.
+    """Applies a verb to all unfinished jobs with a key; a requeue, to the latest job. If the token has access only to some tasks or to
+    one scope, applies it only to the job that holds the key.
     """
     key, queue = permissions.key_and_queue(call)
-    if call.token.only is None:
+    scope = call.token.only_scope or None
+    if call.token.only is None and scope is None:
         result = _apply(verb, call, queue, key=key)
     else:
-        id = lookup.latest_of_key(queue, key) if verb is VERBS["requeue"] else None
-        one = permissions.visible(call.token, handles.get(id) if id else handles.get(key=key, queue=queue))
+        id = lookup.latest_of_key(*lookup.keyed(key, queue, None, scope)) if verb is VERBS["requeue"] else None
+        one = permissions.visible(call.token, handles.get(id) if id else handles.get(key=key, queue=queue, scope=scope))
         result = _apply(verb, call, queue, one.id)
     if result is Change.UNKNOWN:
         raise GatewayProblem("job_unknown")

@@ -56,6 +56,7 @@ class Command(BaseCommand):
         one.add_argument("id", nargs="?", metavar="ID", help="the id of the job")
         one.add_argument("--key", help="the key of the job, instead of its id; requires --queue")
         one.add_argument("--queue", help="the queue of the key")
+        one.add_argument("--scope", help="the scope of the key, such as a tenant")
         for verb in VERBS.values():
             text = f"{verb.help}. The exit code is 0 only if every job was changed. The JSON document has `verb`, `counts` and"
             act = add(verb.command, partial(change_commands.change, verb), f"{text} `jobs` with a result for each.")
@@ -75,11 +76,12 @@ class Command(BaseCommand):
             act.add_argument("queue", nargs="?", metavar="QUEUE", help="the name of the queue")
             act.add_argument("--task", help="the name of a task, instead of a queue; it applies to all queues")
             act.add_argument("--name", help="a concurrency name, instead of a queue; it applies to all queues")
+            act.add_argument("--scope", help="a scope, such as a tenant, instead of a queue; or the scope of a serial name")
             act.add_argument("--reason", default="", help="the reason, which is shown in the admin")
             act.add_argument("--dry-run", action="store_true", help="only print what the command would do")
         until = "when the pause ends by itself: a date as for reschedule, or a duration from now, such as +2h"
         subcommands.choices["pause"].add_argument("--until", metavar="DATE", help=until)
-        pace = "how many of the jobs that a task or name held return in a period, in each partition, such as 100/m"
+        pace = "how many of the jobs that a task, name or scope held return in a period, in each partition, such as 100/m"
         subcommands.choices["resume"].add_argument("--pace", help=pace)
         add("pauses", pause_commands.pauses)
         add("fair", fair_command.fair).add_argument("--queue", help="only this queue")

@@ -100,7 +100,9 @@ def bring_in_keys(queue: str, keys: Collection[str], *, waits: bool = False) -> 
     wanted = Job.objects.filter(FAR, far_key__in=[far_key(queue, key) for key in keys])
     if not wanted.exists():
         return False  # the usual case
-    return bool(_brought(wanted.order_by("key"), waits=", ".join(keys) if waits else ""))  # calls lock rows in the order of their keys
+    return bool(
+        _brought(wanted.order_by("scope", "key"), waits=", ".join(keys) if waits else "")
+    )  # calls lock rows in the order of their keys
 
 
 def of_keys(queue: str, keys: Collection[str]) -> dict[str, UUID]:
@@ -168,7 +170,7 @@ def _changed(jobs: Sequence[UUID], **values: Any) -> list[UUID]:
     """Updates those of these rows that are far, and returns them."""
     mine = Job.objects.filter(FAR, pk__in=jobs)
     if len(jobs) > 1:  # otherwise the UPDATE tells enough. Calls lock rows in the order of their keys
-        jobs = list(mine.select_for_update().order_by("key", "pk").values_list("pk", flat=True))
+        jobs = list(mine.select_for_update().order_by("scope", "key", "pk").values_list("pk", flat=True))
     return list(jobs) if mine.update(**values) else []
 
 

@@ -14,6 +14,7 @@ from django.db.models.functions import Coalesce
 from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
+from django_delayq.job_meta import bare, scope_of, scoped
 from django_delayq.models import SUCCEEDED_HERE, UNENDED, UNPUBLISHED, UNRESOLVED, Checkpoint, CommitRequest, Event, Job, Step, database
 from django_delayq.models.database import FixedQuery, Placeholder
 from django_delayq.producer.outbox import requests, rows
@@ -30,7 +31,7 @@ EDITED: Final = "edited"  # an event that no script writes: the arguments were c
 HOLDING: Final = Q(durable=True) | Q(ending=EndingKind.UNKNOWN.value)  # the unfinished rows that hold their keys
 # Columns of rows that may wait. The database sees only the conditions that leave few rows: PostgreSQL takes longer to plan the others
 # than to find the rows.
-WAITING: Final = ("created_at", "id", "key", "ending", "task", "state", "durable", "far", "settled")
+WAITING: Final = ("created_at", "id", "key", "ending", "task", "state", "durable", "far", "settled", "scope")
 RESOLVED: Final = "resolved"  # also without a script: a person decided how a job ended. Its detail has the state
 PAYLOAD: Final = ("args", "kwargs", "options")  # columns
 WHOLE: Final = ""  # the name of the step that is the whole run, if it is atomic
@@ -64,8 +65,9 @@ def keyed(queue: str, keys: Collection[str]) -> list[tuple[UUID, str]]:
     """The ids and keys of the unfinished rows that hold these keys, oldest first. Keys are compared in Python: some databases ignore
     case.
     """
-    found = Job.objects.filter(HOLDING, queue=queue, key__in=keys, state__in=UNFINISHED, settled="").exclude(key="")
-    return [(id, key) for id, key in found.order_by("created_at", "id").values_list("id", "key") if key in keys]
+    found = Job.objects.filter(HOLDING, rows.in_scopes(keys), queue=queue, state__in=UNFINISHED, settled="").exclude(key="")
+    named = ((id, scoped(scope, key)) for id, scope, key in found.order_by("created_at", "id").values_list("id", "scope", "key"))
+    return [(id, key) for id, key in named if key in keys]
 
 
 def waiting(queue: str, keys: Collection[str], *, with_requests: bool = False) -> list[WaitingRow]:
@@ -77,26 +79,29 @@ def waiting(queue: str, keys: Collection[str], *, with_requests: bool = False) -
         if query is None:
             fixed = _unconfirmed(with_requests).filter(queue=Placeholder("queue"), key=Placeholder("key"))
             query = _waiting[place] = FixedQuery(fixed)
-        found = query.rows(queue=queue, key=next(iter(keys)))
+        found = query.rows(queue=queue, key=bare(next(iter(keys))))
     else:
         # No key is "". PostgreSQL does not derive that itself for more than a hundred keys, and the indexes leave out rows without a
         # key.
-        found = list(_unconfirmed(with_requests).filter(queue=queue, key__in=keys).exclude(key=""))
+        found = list(_unconfirmed(with_requests).filter(queue=queue, key__in={*map(bare, keys)}).exclude(key=""))
     waiting = []
-    for _, id, key, ending, task, state, durable, far, settled, *asked in sorted(found):
+    for _, id, own, ending, task, state, durable, far, settled, scope, *asked in sorted(found):
+        key = scoped(scope, own)
         unresolved = ending == EndingKind.UNKNOWN
         if (unresolved or (durable and state == State.SCHEDULED)) and not far and settled == "" and key in keys:
             waiting.append(WaitingRow(id, key, unresolved, task, any(asked)))
     return waiting
 
 
-def find_latest(queue: str, key: str) -> UUID | None:
-    """The latest row of that key. Rows that were merged into another job do not count: many may have arrived while it waited."""
+def find_latest(queue: str, key: str, is_mine: Callable[[UUID], bool] = lambda _: True) -> UUID | None:
+    """The latest row of that key which `is_mine`. Rows that were merged into another job do not count: many may have arrived while it
+    waited.
+    """
     told = Event.objects.filter(job=OuterRef("pk"), kind=EventKind.MERGED)  # for rows of a release without `ending`
     merged = Q(ending=EndingKind.MERGED) | Q(Exists(told), ending=None, state=State.CANCELLED)
-    found = Job.objects.exclude(merged).filter(queue=queue, key=key)
-    latest = found.order_by("-created_at", "-id").values_list("id", "key")
-    return next((id for id, own in latest[:20] if own == key), None)
+    found = Job.objects.exclude(merged).filter(queue=queue, key=bare(key), scope=scope_of(key))
+    latest = found.order_by("-created_at", "-id").values_list("id", "scope", "key")
+    return next((id for id, *own in latest[:20] if scoped(*own) == key and is_mine(id)), None)
 
 
 def unpublished(queue: str, after: UUID | None, limit: int) -> list[UUID]:

@@ -1,7 +1,7 @@
-"""Pauses in the database: what a person has paused stays paused when Redis loses its contents. A word is `queue:`, `task:` or `name:`
-and the name of a queue, a task or a concurrency name (see words.lua). A caller writes the row and commits it. Then it is sent to the
-partitions. A process that sends a row holds its lock, so an earlier state never follows a later one. A rate that a person sets is such
-a row, too: its word is `rate:` and the name. So is the rate in the newest code of a task: `declared:` and the task.
+"""Pauses in the database: what a person has paused stays paused when Redis loses its contents. A word is `queue:`, `task:`, `scope:` or
+`name:` and the name of a queue, a task, a scope or a concurrency name (see words.lua). A caller writes the row and commits it. Then it
+is sent to the partitions. A process that sends a row holds its lock, so an earlier state never follows a later one. A rate that a
+person sets is such a row, too: its word is `rate:` and the name. So is the rate in the newest code of a task: `declared:` and the task.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def has_jobs(task: str) -> bool:
 
 
 def change_of(row: Pause) -> LimitChange:
-    """The state of a task, a name or a rate as Redis gets it."""
+    """The state of a task, a scope, a name or a rate as Redis gets it."""
     if is_rate(row.word):
         return LimitChange("rate", limit_of(row.word), row.rate)
     if row.paused_at is None:
@@ -160,7 +160,7 @@ def of_rates() -> list[Pause]:
 
 
 def kind_of(word: str) -> str:
-    """queue, task, name, rate or declared."""
+    """queue, task, scope, name, rate or declared."""
     return word.partition(":")[0]
 
 

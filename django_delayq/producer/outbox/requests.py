@@ -10,8 +10,9 @@ from uuid import UUID
 from django.db.models import Q
 
 from django_delayq import clock, ids
+from django_delayq.job_meta import bare, scope_of, scoped
 from django_delayq.models import CommitRequest, Event, Job, database
-from django_delayq.producer.outbox.rows import REQUEUE_ASKED, clean
+from django_delayq.producer.outbox.rows import REQUEUE_ASKED, clean, in_scopes
 from django_delayq.producer.outbox.shapes import ChangeRequest
 from django_delayq.states import UNFINISHED, EventKind
 
@@ -21,6 +22,7 @@ DOUBT: Final = timedelta(seconds=1)  # two dates of different clocks that are cl
 def keep(request: ChangeRequest) -> int:
     """Writes a request in the caller's transaction. The database's clock dates it, as it dates rows of jobs. Returns its id."""
     given = {name: value for name, value in request._asdict().items() if name not in ("id", "job", "at", "left_ms")}
+    given |= {"key": bare(request.key), "scope": scope_of(request.key)}
     given |= {"actor": clean(request.actor, 200), "reason": clean(request.reason), "job_id": request.job}
     now = database.now()
     return int(CommitRequest.objects.create(**given, at=now).pk)
@@ -33,11 +35,12 @@ def find(**which: Any) -> list[ChangeRequest]:
 
 def about(queue: str, jobs: Collection[UUID], keys: Collection[str]) -> list[ChangeRequest]:
     """The requests about one of these jobs, about one of these keys of the queue, or about a job that has one of these keys."""
-    named = Q(job_id__in=jobs) | Q(queue=queue, key__in=keys, job_id=None)
+    mine = in_scopes(keys)
+    named = Q(job_id__in=jobs) | Q(mine, queue=queue, job_id=None)
     if keys:
-        keyed = Job.objects.filter(queue=queue, key__in=keys, state__in=UNFINISHED).exclude(key="")
+        keyed = Job.objects.filter(mine, queue=queue, state__in=UNFINISHED).exclude(key="")
         named |= Q(job_id__in=keyed.values("pk"))
-    return read(CommitRequest.objects.filter(named))
+    return [request for request in read(CommitRequest.objects.filter(named)) if request.job is not None or request.key in keys]
 
 
 def end(requests: Collection[int]) -> None:
@@ -92,7 +95,7 @@ def _request(row: CommitRequest, now_ms: int | None) -> ChangeRequest:
         id=row.pk,
         job=row.job_id,
         queue=row.queue,
-        key=row.key,
+        key=scoped(row.scope, row.key),
         verb=verb,
         abort=row.abort,
         delay_ms=row.delay_ms,

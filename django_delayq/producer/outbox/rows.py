@@ -12,9 +12,11 @@ from uuid import UUID
 
 from django.db import DatabaseError
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Q
 
 from django_delayq import clock, codec, ids
 from django_delayq.exceptions import DelayqError, PayloadError
+from django_delayq.job_meta import bare, scope_of, scoped
 from django_delayq.logger import lacks_migrations
 from django_delayq.models import Event, Job, JSONText, database
 from django_delayq.states import FAIL_CLASS, AttemptOutcome, EndingKind, State
@@ -66,6 +68,7 @@ class JobRow:
     kwargs: Any = NO_DICT
     options: Any = NO_DICT
     key: str = ""
+    scope: str = ""
     priority: int = 0
     created_at: datetime | None = None
     expires_at: datetime | None = None
@@ -94,6 +97,7 @@ class UnfinishedRow(NamedTuple):
     kwargs: Any
     options: Any
     key: str
+    scope: str
     state: str
     priority: int
     run_at: datetime
@@ -142,7 +146,8 @@ def new_row(record: JobRecord, queue: str, run_at: datetime, **fields: Any) -> J
         args=JSONText(record.payload[1:-1].decode()) if same else args,
         kwargs=kwargs or NO_DICT,
         options=options or NO_DICT,
-        key=clean(record.key, 200),
+        key=clean(bare(record.key), 200),
+        scope=clean(record.scope, 63),
         priority=PRIORITIES[record.band],
         created_at=run_at,
         expires_at=clock.from_ms(record.expires_ms) if record.expires_ms else None,
@@ -251,7 +256,8 @@ def record_of(job: Job | UnfinishedRow, *, payload: bool = True) -> JobRecord:
         durable=job.durable,
         max_attempts=job.max_attempts,
         expires_ms=clock.to_ms(job.expires_at) if job.expires_at else 0,
-        key=job.key,
+        key=scoped(job.scope, job.key),
+        scope=job.scope,
         payload=codec.pack(job.args, job.kwargs, job.options) if payload else b"",
     )
 
@@ -307,7 +313,11 @@ SAME: Final = {
 }
 FAR: Final = {**SAME, "far": "TRUE"}  # near rows leave these two columns out; far_key is NULL except for far rows with a key
 FAR_KEY: Final = "far_key"
-PARTITION: Final = "partition"
+# Columns with defaults, which a statement names only if a row has another value.
+OPTIONAL: Final[Mapping[str, Callable[[ScheduleItem], Any]]] = {
+    "partition": lambda item: ids.partition(item.id),
+    "scope": attrgetter("scope"),
+}
 COPIED: Final = 20  # the number of rows from which COPY saves more than the permission check costs
 CASTS: Final = {
     "id": "uuid",
@@ -383,9 +393,14 @@ def _id_writer(connection: BaseDatabaseWrapper) -> Callable[[UUID], Any]:
     return (lambda id: id) if connection.features.has_native_uuid_field else attrgetter("hex")
 
 
-def _split(items: Sequence[ScheduleItem]) -> bool:
-    """Whether the statement names the partition column. It does not if all rows are in partition 0, the default."""
-    return any(ids.partition(item.id) for item in items)
+def _split(items: Sequence[ScheduleItem]) -> tuple[str, ...]:
+    """The columns of `OPTIONAL` that the statement names."""
+    return tuple(name for name, value in OPTIONAL.items() if any(map(value, items)))
+
+
+def in_scopes(keys: Iterable[str]) -> Q:
+    """The rows that may have these keys, which contain their scopes. Compare the keys in Python: some databases ignore case."""
+    return Q(key__in={*map(bare, keys)}, scope__in={*map(scope_of, keys)})
 
 
 def _new_row(item: ScheduleItem, now: datetime, far: bool) -> JobRow:
@@ -412,7 +427,9 @@ def _may_copy(cursor: Any, connection: BaseDatabaseWrapper) -> datetime | None:
     return None if active else now
 
 
-def _copy(items: Sequence[ScheduleItem], cursor: Any, connection: BaseDatabaseWrapper, now: datetime, far: bool, split: bool) -> None:
+def _copy(
+    items: Sequence[ScheduleItem], cursor: Any, connection: BaseDatabaseWrapper, now: datetime, far: bool, split: tuple[str, ...]
+) -> None:
     connection.validate_no_broken_transaction()  # every statement of Django does this
     with connection.wrap_database_errors, cursor.copy(_copied(far, split)) as rows_in:
         same = tuple(_copied_values(far).values())
@@ -420,10 +437,8 @@ def _copy(items: Sequence[ScheduleItem], cursor: Any, connection: BaseDatabaseWr
             rows_in.write_row((*row, *same))
 
 
-def _row(item: ScheduleItem, uuid: Callable[[UUID], Any], moment: Callable[[datetime], Any], split: bool) -> tuple[Any, ...]:
-    """The values of the columns `GIVEN` up to `delay_ms`, then the given date, then the delay once more. With `split`, the partition
-    comes first.
-    """
+def _row(item: ScheduleItem, uuid: Callable[[UUID], Any], moment: Callable[[datetime], Any], split: tuple[str, ...]) -> tuple[Any, ...]:
+    """The values of the columns `split` and of `GIVEN` up to `delay_ms`, then the given date, then the delay once more."""
     args, kwargs, options, error = texts(item)
     row = (
         uuid(item.id),
@@ -432,7 +447,7 @@ def _row(item: ScheduleItem, uuid: Callable[[UUID], Any], moment: Callable[[date
         args,
         kwargs,
         options,
-        item.key,
+        bare(item.key),
         item.priority,
         moment(clock.from_ms(item.expires_ms)) if item.expires_ms else None,
         item.max_attempts,
@@ -443,11 +458,11 @@ def _row(item: ScheduleItem, uuid: Callable[[UUID], Any], moment: Callable[[date
         moment(clock.from_ms(item.due_ms or 0)) if item.delay_ms is None else None,
         item.delay_ms,
     )
-    return (ids.partition(item.id), *row) if split else row
+    return (*(OPTIONAL[name](item) for name in split), *row) if split else row
 
 
 def _dated(
-    items: Sequence[ScheduleItem], uuid: Callable[[UUID], Any], moment: Callable[[datetime], Any], now: datetime, split: bool
+    items: Sequence[ScheduleItem], uuid: Callable[[UUID], Any], moment: Callable[[datetime], Any], now: datetime, split: tuple[str, ...]
 ) -> Iterator[tuple[Any, ...]]:
     """The values of the columns `GIVEN`, with the database's current time."""
     written = moment(now)
@@ -459,25 +474,25 @@ def _dated(
 
 
 @lru_cache(maxsize=256)
-def _statement(vendor: str, count: int, far: bool, split: bool) -> str:
+def _statement(vendor: str, count: int, far: bool, split: tuple[str, ...]) -> str:
     same = FAR if far else SAME
-    marks = ["%s"] * (split + len(GIVEN) - 2)
+    marks = ["%s"] * (len(split) + len(GIVEN) - 2)
     marks.append(BY_THE_DATABASE.get(vendor, "{date}, {delay}").format(date="%s", delay="%s"))
     row = f"({', '.join((*marks, *same.values()))})"
     return f"INSERT INTO {_target(vendor, same, split)} VALUES {', '.join([row] * count)}"
 
 
 @cache
-def _keyed_statement(vendor: str, split: bool) -> str:
+def _keyed_statement(vendor: str, split: tuple[str, ...]) -> str:
     ours = "" if vendor == "mysql" else " ON CONFLICT DO NOTHING"
-    values = ", ".join(["%s"] * (1 + split + len(GIVEN)) + list(FAR.values()))
+    values = ", ".join(["%s"] * (1 + len(split) + len(GIVEN)) + list(FAR.values()))
     return f"INSERT INTO {_target(vendor, FAR, split, FAR_KEY)} VALUES ({values}){ours}"
 
 
 @cache
-def _from_json(far: bool, split: bool) -> str:
+def _from_json(far: bool, split: tuple[str, ...]) -> str:
     """Each row is an array: objects would repeat the names in every row."""
-    same, names = FAR if far else SAME, ((PARTITION,) if split else ()) + GIVEN
+    same, names = FAR if far else SAME, split + GIVEN
     *columns, date, delay = range(len(names))
     given = [f"(each->>{place})::{CASTS[names[place]]}" if names[place] in CASTS else f"each->>{place}" for place in columns]
     dates = BY_THE_DATABASE["postgresql"].format(date=f"(each->>{date})::timestamptz", delay=f"(each->>{delay})::bigint")
@@ -486,7 +501,7 @@ def _from_json(far: bool, split: bool) -> str:
 
 
 @cache
-def _copied(far: bool, split: bool) -> str:
+def _copied(far: bool, split: tuple[str, ...]) -> str:
     return f"COPY {_target('postgresql', _copied_values(far), split)} FROM STDIN"
 
 
@@ -496,7 +511,7 @@ def _copied_values(far: bool) -> Mapping[str, str]:
     return {name: text.strip("'") for name, text in (FAR if far else SAME).items() if text != "NULL"}
 
 
-def _target(vendor: str, same: Iterable[str], split: bool, *first: str) -> str:
+def _target(vendor: str, same: Iterable[str], split: tuple[str, ...], *first: str) -> str:
     quote = '"' if vendor in ("postgresql", "sqlite") else "`"
-    names = ", ".join(f"{quote}{name}{quote}" for name in (*first, *((PARTITION,) if split else ()), *GIVEN, *same))
+    names = ", ".join(f"{quote}{name}{quote}" for name in (*first, *split, *GIVEN, *same))
     return f"{quote}{Job._meta.db_table}{quote} ({names})"

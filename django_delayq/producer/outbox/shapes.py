@@ -52,8 +52,8 @@ class StoredJob(NamedTuple):
 
 
 class WaitingRow(NamedTuple):
-    """A row that Redis has not confirmed. `unresolved`: it must not be published, and it holds its key. `requests`: whether there were
-    any stored requests, of whatever job, if that was asked for.
+    """A row that Redis has not confirmed. `key`: with its scope. `unresolved`: it must not be published, and it holds its key.
+    `requests`: whether there were any stored requests, of whatever job, if that was asked for.
     """
 
     id: UUID

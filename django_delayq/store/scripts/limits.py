@@ -1,4 +1,4 @@
-"""Pauses and rates in one partition. A pause has a word: the task or the concurrency name of jobs, see words.lua."""
+"""Pauses and rates in one partition. A pause has a word: the task, the scope or the concurrency name of jobs, see words.lua."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ RESTORE: Final = "restore"  # the actor of a pause that waits for a restore by h
 
 
 class LimitChange(NamedTuple):
-    """A change for `QueueStore.limit`. `word`: task:<task> or name:<concurrency name>. `value` of a pause: the ms since 1970 until
-    which it lasts (0: no end); of a resume: the ms between two of the jobs that it held (0: as many as are claimed). The word of a rate
-    is its name, and the value its pace, see `Quota.told`; "": the one that tasks declare. With a byte 1 and a task as the word, it is
-    what the newest code of the task declares, or "none".
+    """A change for `QueueStore.limit`. `word`: task:<task>, scope:<scope> or name:<concurrency name>. `value` of a pause: the ms since
+    1970 until which it lasts (0: no end); of a resume: the ms between two of the jobs that it held (0: as many as are claimed). The
+    word of a rate is its name, and the value its pace, see `Quota.told`; "": the one that tasks declare. With a byte 1 and a task as
+    the word, it is what the newest code of the task declares, or "none".
     """
 
     kind: Literal["pause", "resume", "rate"]
@@ -40,6 +40,12 @@ class WordPause(NamedTuple):
 def queue_word(queue: str) -> str:
     """The word of all jobs of a queue."""
     return f"queue:{queue}"
+
+
+def _word_of(record: bytes, kind: str) -> str:
+    """The task, or the scope, of a record that may be unreadable."""
+    first, *task = record.partition(b"\n")[0].split(b" ")[:2]
+    return decode.text(b"".join(task) if kind == "task" else first.partition(b"@")[2])
 
 
 class LimitStore:
@@ -67,8 +73,8 @@ class LimitStore:
         return loader.value(answers)
 
     def running(self, word: str = "") -> int:
-        """The number of running jobs, or of those with a word (0 for a rate). It reads the records of all running jobs if the word is a
-        task.
+        """The number of running jobs, or of those with a word (0 for a rate). It reads the records of all running jobs for a task or a
+        scope.
         """
         kind, _, text = word.partition(":")
         if kind in ("rate", "declared"):
@@ -81,7 +87,7 @@ class LimitStore:
         leased, found = self._link.execute("ZRANGE", self._keys["leases"], 0, -1), 0
         for start in range(0, len(leased), MOST):
             records = self._link.execute("HMGET", self._keys["jobs"], *leased[start : start + MOST])
-            found += sum(record is not None and record.split(b"\n")[0].split(b" ")[1:2] == [text.encode()] for record in records)
+            found += sum(record is not None and _word_of(record, kind) == text for record in records)
         return found
 
     def paused(self) -> dict[str, WordPause]:
@@ -114,8 +120,7 @@ class LimitStore:
     def allows(self, record: bytes) -> bool:
         """Whether neither the queue nor a word of this record is paused."""
         paused, name = self.paused(), in_payload(record.split(b"\n", 2)[1])
-        task = record.split(b"\n")[0].split(b" ")[1:2]
-        words = [queue_word(self.store.queue), *(f"task:{decode.text(one)}" for one in task)]
+        words = [queue_word(self.store.queue), *(f"{kind}:{_word_of(record, kind)}" for kind in ("task", "scope"))]
         words += [f"name:{name.text}"] if name and name.text else []
         now_ms = decode.time_ms(self._link.execute("TIME"))
         held = (paused[word] for word in words if word in paused)

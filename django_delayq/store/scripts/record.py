@@ -14,7 +14,7 @@ from uuid import UUID
 
 from django_delayq import clock, ids, signing
 from django_delayq.exceptions import PayloadError
-from django_delayq.job_meta import ONLY_MARK, allowed_tasks, told_of
+from django_delayq.job_meta import ONLY_MARK, SCOPE_END, allowed_tasks, bare, scoped, told_of
 from django_delayq.states import NO_LIMIT, Change
 from django_delayq.store.scripts import decode
 from django_delayq.text import cut
@@ -25,6 +25,7 @@ LETTERS: Final[dict[str, str]] = {band: band[0] for band in BANDS}
 BY_LETTER: Final[dict[str, Band]] = {band[0]: band for band in BANDS}
 MAX_KEY: Final = 200  # characters; as wide as its column
 MAX_TASK: Final = 200
+MAX_SCOPE: Final = 63  # characters; as wide as its column
 MAX_ATTEMPTS: Final = NO_LIMIT  # the largest number in the header
 USUAL_ATTEMPTS: Final = 10  # a record leaves out this number
 
@@ -32,8 +33,11 @@ USUAL_ATTEMPTS: Final = 10  # a record leaves out this number
 _FORBIDDEN: Final = "\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
 _KEY: Final = re.compile(f"[^{_FORBIDDEN}]{{0,{MAX_KEY}}}")
 _TASK: Final = re.compile(rf"[^\s{_FORBIDDEN}]{{1,{MAX_TASK}}}")
+_SCOPE: Final = re.compile(rf"[^\s/@{{}}{_FORBIDDEN}]{{1,{MAX_SCOPE}}}")
 # Usual values are always left out, so each record has exactly one encoding.
-_HEADER: Final = re.compile(rb"1([hnl])([or])(?:(?!10 )([1-9][0-9]{0,8})(?::([1-9][0-9]{0,14}))?)? ([^ \n]+)(?: ([^\n]+))?")
+_HEADER: Final = re.compile(
+    rb"1([hnl])([or])(?:(?!10[ @])([1-9][0-9]{0,8})(?::([1-9][0-9]{0,14}))?)?(?:@([^ \n]+))? ([^ \n]+)(?: ([^\n]+))?"
+)
 _PAST: Final = re.compile(r"(?:e(\d+))?(?:u(\d+))?(?:a(\d+))?(?:t(\d+))?(p)?(?:x(\w+))?")
 _NOBODY: Final = UUID(int=0)
 _OTHER_VERSION: Final = re.compile(rb"(?!1[a-z])[0-9]{1,3}[a-z]")
@@ -51,8 +55,9 @@ class JobRecord:
     """The parts of a job that do not change while it lives. Scripts store its state, date and attempts in other keys, where they
     change them.
 
-    `expires_ms` 0: never. `key` "": none. `durable`: its row is in the database (outbox). Raises PayloadError for a field that the
-    record cannot hold.
+    `expires_ms` 0: never. `key` "": none. `scope`: such as the tenant of the job, "" for none. The key then contains it (`scoped`),
+    so jobs of two scopes never have the same key. `durable`: its row is in the database (outbox). Raises PayloadError
+    for a field that the record cannot hold.
     """
 
     id: UUID
@@ -62,13 +67,18 @@ class JobRecord:
     max_attempts: int = USUAL_ATTEMPTS
     expires_ms: int = 0
     key: str = ""
+    scope: str = ""
     payload: bytes
     _line: bytes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._line = line(self.task, self.band, self.durable, self.max_attempts, self.expires_ms)
+        if self.scope != "":
+            self._line = scoped_line(self._line, validate_scope(self.scope))
+            if self.key and not self.key.startswith(f"{self.scope}{SCOPE_END}"):
+                raise PayloadError(f"the key {cut(ascii(self.key))} is not of the scope {self.scope!r}; pass the result of scoped")
         if self.key != "":
-            validate_key(self.key)
+            validate_key(bare(self.key) if self.scope else self.key)
         if type(self.payload) is not bytes:
             raise PayloadError(f"the payload of {self.task} is not bytes; pass the result of codec.encode_payload")
 
@@ -89,12 +99,12 @@ class JobRecord:
         return replace(self, expires_ms=0, max_attempts=most)
 
     def encode(self) -> bytes:
-        """The bytes for Redis: `1<band><o|r>[<max_attempts>[:<expires_ms>]] <task>[ <key>]`, a line end, the payload.
+        """The bytes for Redis: `1<band><o|r>[<max_attempts>[:<expires_ms>]][@<scope>] <task>[ <key>]`, a line end, the payload.
 
         The numbers are left out for 10 attempts and no expiry. The key comes last because it may contain spaces.
         """
         if self.key:
-            return b"%b %b\n%b" % (self._line, self.key.encode(), self.payload)
+            return b"%b %b\n%b" % (self._line, bare(self.key).encode(), self.payload)
         return self._line + b"\n" + self.payload
 
     @classmethod
@@ -116,6 +126,7 @@ class Header(NamedTuple):
     max_attempts: int
     expires_ms: int
     key: str
+    scope: str = ""
 
 
 def read(record: bytes) -> tuple[Header, bytes]:
@@ -162,18 +173,20 @@ def _header(line: bytes) -> Header:
     found = _HEADER.fullmatch(line)
     if found is None:
         raise PayloadError(_diagnosis(line))
-    band, durable, max_attempts, expires_ms, task, key = found.groups()
+    band, durable, max_attempts, expires_ms, scope, task, key = found.groups()
     try:
+        named = (scope or b"").decode()
         header = Header(
             task.decode(),
             BY_LETTER[band.decode()],
             durable == b"o",
             int(max_attempts or USUAL_ATTEMPTS),
             int(expires_ms or 0),
-            (key or b"").decode(),
+            scoped(named, (key or b"").decode()),
+            named,
         )
     except UnicodeDecodeError:
-        raise PayloadError("its task or key is not UTF-8") from None
+        raise PayloadError("its task, scope or key is not UTF-8") from None
     JobRecord(id=_NOBODY, payload=b"", **header._asdict())  # the checks of the other way
     return header
 
@@ -242,6 +255,21 @@ def validate_key(key: str) -> str:
         what = f"has {len(key)} characters" if len(key) > MAX_KEY else "holds a control character or half a surrogate pair"
         raise PayloadError(f"the key {cut(ascii(key))} {what}; pass at most {MAX_KEY} printable characters")
     return key
+
+
+def validate_scope(scope: str) -> str:
+    """Returns the scope unchanged if a record can hold it ("": no scope); PayloadError otherwise."""
+    if not isinstance(scope, str):
+        raise PayloadError(f"the scope {cut(ascii(scope))} is not text; use a str, such as the name of a schema")
+    if scope and not _SCOPE.fullmatch(scope):
+        what = f"has {len(scope)} characters" if len(scope) > MAX_SCOPE else "holds a space, a control character or one of / @ { }"
+        raise PayloadError(f"the scope {cut(ascii(scope))} {what}; use at most {MAX_SCOPE} other characters")
+    return scope
+
+
+def scoped_line(line: bytes, scope: str) -> bytes:
+    """A header up to its key with the scope. It is not a parameter of `line`, because many tenants would evict each other there."""
+    return line.replace(b" ", b"@%b " % scope.encode(), 1)
 
 
 def _diagnosis(line: bytes) -> str:
@@ -353,6 +381,7 @@ class ScheduleItem(JobRecord):
             max_attempts=record.max_attempts,
             expires_ms=record.expires_ms,
             key=record.key,
+            scope=record.scope,
             payload=record.payload,
             due_ms=due_ms,
             delay_ms=delay_ms,

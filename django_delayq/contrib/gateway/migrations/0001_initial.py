@@ -45,6 +45,7 @@ class Migration(migrations.Migration):
                 ('verbs', django_delayq.models.database.ExactJSONField(default=list, verbose_name='verbs')),
                 ('tasks', django_delayq.models.database.ExactJSONField(default=list, verbose_name='tasks')),
                 ('secrets', django_delayq.models.database.ExactJSONField(blank=True, null=True, verbose_name='secrets')),
+                ('only_scope', models.CharField(blank=True, db_default='', default='', max_length=63, verbose_name='only this scope')),
                 ('targets', django_delayq.models.database.ExactJSONField(blank=True, null=True, verbose_name='targets')),
                 ('per_minute', models.PositiveIntegerField(default=600, verbose_name='requests per minute')),
                 ('created_at', models.DateTimeField(default=django_delayq.clock.now, verbose_name='created at')),

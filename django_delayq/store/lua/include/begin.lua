@@ -100,9 +100,10 @@ local function present()
   end
 end
 
--- Header of a record: "1<band><o|r>[<max attempts>[:<expires ms>]] <task>[ <key>]\n". Returns band, durable, expires, key, or nil.
--- expires: math.huge for never. %f avoids backtracking through a long task name, and the numbers are parsed afterwards, because two runs of
--- digits in one pattern would be tried in every way. Jobs of one task without keys have the same first line, which is parsed once. Nothing is
+-- Header of a record: "1<band><o|r>[<max attempts>[:<expires ms>]][@<scope>] <task>[ <key>]\n". Returns band, durable, expires, key,
+-- task, scope ('' for none), or nil. With a scope, the key is the scope, U+2028 and the key. expires: math.huge for never. %f avoids
+-- backtracking through a long text, and the numbers are parsed afterwards, because two runs of digits in one pattern would be tried in
+-- every way. Jobs of one task without keys have the same first line, which is parsed once. Nothing is
 -- cached for a record of a single line, or an invalid one.
 local headers = {}
 local function header(record)
@@ -113,16 +114,20 @@ local function header(record)
   local line = string.sub(record, 1, stop)
   local read = headers[line]
   if not read then
-    local band, safety, most, key = string.match(line, '^1([hnl])([or])([%d:]*) %S+%f[%s] ?([^\n]*)\n')
-    if not band then
+    local band, safety, most, scope, task, key = string.match(line, '^1([hnl])([or])([%d:]*)%f[@ ](@?%S*) (%S+)%f[%s] ?([^\n]*)\n')
+    if not band or scope == '@' then
       return nil
     end
+    scope = string.sub(scope, 2)
     local expires = string.match(most .. ':', '^%d*:(%d*):?$')
     if not expires then
       return nil
     end
-    read = {band = band, durable = safety == 'o', expires = tonumber(expires) or math.huge, key = key}
+    if scope ~= '' and key ~= '' then
+      key = scope .. '\226\128\168' .. key
+    end
+    read = {band = band, durable = safety == 'o', expires = tonumber(expires) or math.huge, key = key, task = task, scope = scope}
     headers[line] = read
   end
-  return read.band, read.durable, read.expires, read.key
+  return read.band, read.durable, read.expires, read.key, read.task, read.scope
 end

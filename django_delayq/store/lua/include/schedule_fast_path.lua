@@ -44,12 +44,16 @@ repeat
     ids, jobs, bands = {}, {}, {h = {k_high, n = 1}, n = {k_normal, n = 1}, l = {k_low, n = 1}}
   end
   -- Most jobs of a call have the same header, and many the same date: these are parsed once.
-  local id, record, policy, when, said, names, rated, fresh, line, band, safety, key, date, due, score, fields
+  local id, record, policy, when, said, names, rated, fresh, line, band, safety, scope, key, date, due, score, fields
   local keys, taken
   for i = 1, items do
     id, record, policy, when, said = unpack(ARGV, 7 + (i - 1) * stride, 6 + i * stride)
     if not line or string.sub(record, 1, #line) ~= line then
-      line, band, safety, key = string.match(record, '^(1([hnl])([or])%d*:?%d* %S+%f[%s] ?([^\n]*)\n)')
+      line, band, safety, scope, key = string.match(record, '^(1([hnl])([or])%d*:?%d*%f[@ ](@?%S*) %S+%f[%s] ?([^\n]*)\n)')
+      if line and scope ~= '' then -- an @ and the scope, see header in begin.lua
+        line = scope ~= '@' and line
+        key = key ~= '' and string.sub(scope, 2) .. '\226\128\168' .. key or ''
+      end
       date = nil
     end
     fresh = line and (policy == 'keep' or not string.find(policy, key == '' and '^replaced@' or '[@+]')) and not (ids and ids[id])

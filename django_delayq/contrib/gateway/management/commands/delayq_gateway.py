@@ -50,6 +50,7 @@ class Command(BaseCommand):
             help="a comma-separated list of secrets for deliveries, each with its host, such as partner=https://partner.example",
         )
         make.add_argument("--targets", default=[], type=_names, help=f"targets that the token can offer to, or {ALL} (default: none)")
+        make.add_argument("--scope", default="", help="the only scope, such as a tenant, whose jobs the token can schedule and see")
         make.add_argument("--expires", help="when the token expires, as a duration such as 90d (default: never)")
         make.add_argument(
             "--per-minute", type=int, default=PER_MINUTE, help=f"the limit of requests per minute (default: {PER_MINUTE})"
@@ -79,7 +80,7 @@ class Command(BaseCommand):
 
     def _make(self, options: dict[str, Any]) -> None:
         given = {name: options[name] for name in ("queues", "verbs", "tasks", "secrets", "targets", "per_minute", "expires")}
-        self._show_once(options, *tokens.make(options["name"], created_by=_person(), **given))
+        self._show_once(options, *tokens.make(options["name"], created_by=_person(), only_scope=options["scope"], **given))
 
     def _rotate(self, options: dict[str, Any]) -> None:
         self._show_once(options, *tokens.rotate(options["name"], overlap=options["overlap"], by=_person()))
@@ -98,6 +99,7 @@ class Command(BaseCommand):
         lines = []
         for row in rows:
             lists = [f"{name} {','.join(row[name])}" for name in tokens.LISTS if row[name] or name not in ("secrets", "targets")]
+            lists += [f"scope {row['only_scope']}"] if row["only_scope"] else []
             used = second(row["last_used_at"]) if row["last_used_at"] else "never"
             lines.append("  ".join([row["name"], f"{row['shown']}…", "live" if row["live"] else "ended", *lists, f"last used {used}"]))
         self._say(options, rows, "\n".join(lines) or "There are no tokens.")
