@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import ConfigError, LeaseLost
-from django_delayq.job_meta import NAMED, ONLY, bare, in_meta
+from django_delayq.job_meta import NAMED, ONLY, bare, in_meta, shown
 from django_delayq.states import CARRIED, NO_LIMIT
 from django_delayq.store.scripts.queue import Kind, Outcome
 
@@ -216,7 +216,7 @@ class CurrentJob:
     def name(self) -> str:
         """The concurrency name that the job holds, or ""."""
         found = in_meta(self._run.options.get("meta"))
-        return found.text if found else ""
+        return shown(found.text) if found else ""
 
     @property
     def turn(self) -> int | None:

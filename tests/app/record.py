@@ -21,6 +21,11 @@ def sleep_without_libfaketime() -> None:
     time.sleep = lambda seconds: select.select([], [], [], max(0.0, seconds))  # type: ignore[assignment]
 
 
+def now_ms() -> int:
+    """The right time as wall clock ms."""
+    return time.time_ns() // 1_000_000 - CLOCK * 1000
+
+
 class Recorder:
     """Appends JSON lines. `t`: monotonic ns, which all processes of a host share; `w`: wall clock ms, which Redis' TIME shows too.
 
@@ -33,7 +38,7 @@ class Recorder:
 
     def write(self, **fields: Any) -> None:
         """One line, with both clocks."""
-        line = {"t": time.monotonic_ns(), "w": time.time_ns() // 1_000_000 - CLOCK * 1000, **fields}
+        line = {"t": time.monotonic_ns(), "w": now_ms(), **fields}
         os.write(self._descriptor, json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ from django.db import DatabaseError, InterfaceError, connection, transaction  # 
 import django_delayq as delayq  # noqa: E402  # Django first
 from django_delayq import conf  # noqa: E402  # Django first
 from django_delayq.producer import acts  # noqa: E402  # Django first
-from tests.app import tasks  # noqa: E402  # Django first
-from tests.app.record import CLOCK, FORGOTTEN, Recorder  # noqa: E402  # Django first
+from tests.app import scope, tasks  # noqa: E402  # Django first
+from tests.app.record import CLOCK, FORGOTTEN, Recorder, now_ms  # noqa: E402  # Django first
 
 POLICIES = ("keep", "replace", "earliest", "latest", "after", "error")
 IN_BULK = POLICIES[:-1]  # "error" would refuse most calls
@@ -39,6 +40,9 @@ ORDERS = "orders"  # the queue of all that has a key
 KEYS, MANY_KEYS = 40, 2000  # few that meet all the time, and many that are mostly free
 BUSY, RARE = 4, 300  # names
 DEBOUNCED = 5  # keys, each called so often that its jobs would wait for long
+ONCE, PERIOD = 40, 3  # keys, and seconds
+HELD = 3  # names
+SCOPES = ("", "", "", "north", "south")
 PROBES = 5
 JOBS_PER_OP = 9.0  # on average, with the weights below
 
@@ -71,14 +75,18 @@ class Web:
             (self.once_more, 3),
             (self.with_name, 10),
             (self.debounced, 5),
+            (self.once_per_period, 4),
             (self.with_rate, 4),
+            (self.held, 4),
+            (self.pause, 2),
         ]
 
     def step(self) -> None:
         """One operation."""
         self._next()
         kinds, weights = zip(*self.kinds, strict=True)
-        self.random.choices(kinds, weights)[0]()
+        with scope.of(self.random.choice(SCOPES)):
+            self.random.choices(kinds, weights)[0]()
 
     # operations, each: draw everything from the dice first, then act
 
@@ -121,6 +129,25 @@ class Web:
         key, inside = f"debounce:{self.random.randrange(DEBOUNCED)}", self.random.random() < 0.5
         self._schedule(tasks.keyed, (), 2, inside=inside, queue=ORDERS, key=key, on_conflict="latest", at_most=3)
 
+    def once_per_period(self) -> None:
+        """A call whose key schedules one job per period: its keys have no other calls."""
+        key, inside = f"once:{self.random.randrange(ONCE)}", self.random.random() < 0.5
+        self._schedule(tasks.keyed, (), self._delay(), inside=inside, queue=ORDERS, key=key, once_for=PERIOD)
+
+    def held(self) -> None:
+        """Some jobs of a name that is often paused."""
+        name, delay = f"held:{self.random.randrange(HELD)}", self._delay()
+        for place in range(self.random.randint(1, 4)):
+            if place:
+                self._next()
+            self._schedule(tasks.quick, (), delay, inside=self.random.random() < 0.3, queue=ORDERS, concurrency=(name, 2))
+
+    def pause(self) -> None:
+        """Pauses such a name for some seconds, by the clock of Redis."""
+        name, seconds = f"held:{self.random.randrange(HELD)}", self.random.choice((3, 5, 8))
+        until = datetime.fromtimestamp(now_ms() // 1000 + seconds, UTC)
+        self._asked("pause", lambda: _confirmed(delayq.pause(name=name, until=until, actor=self.op)), name=name, until=_ms(until))
+
     def many_with_keys(self) -> None:
         """A bulk of jobs with different keys, of which each has an operation of its own."""
         policy, delay, inside = self.random.choice(IN_BULK), self._delay(), self.random.random() < 0.5
@@ -147,6 +174,8 @@ class Web:
                 task, arguments = tasks.keyed, (round(dice.uniform(0.01, 0.3), 2),)
                 number, divided = dice.randrange(KEYS), conf.get().queue(ORDERS).divided
                 options |= {"key": name if divided else f"n{number}", "on_conflict": dice.choice(POLICIES)}
+                if divided and most > 1:
+                    del options["key"]  # a key has a scope, this name has none, so they have two homes
             else:
                 task, arguments = dice.choice(self._named(busy))
             self._schedule(task, arguments, delay, inside=dice.random() < 0.3, queue=ORDERS, **options)
@@ -276,7 +305,7 @@ class Web:
         return f"k{self.random.randrange(KEYS if self.random.random() < 0.5 else MANY_KEYS)}"
 
     def _by_key(self, key: str) -> None:
-        self._asked("cancel_key", lambda: acts.cancel(key=key, queue=ORDERS, actor=self.op), key=key, queue=ORDERS)
+        self._asked("cancel_key", lambda: acts.cancel(key=key, queue=ORDERS, actor=self.op), key=scope.within(key), queue=ORDERS)
 
     def _say(self, say: str, /, **fields: Any) -> None:
         self.record.write(op=self.op, say=say, **fields)
@@ -298,9 +327,9 @@ class Web:
             count=1,
             delay=delay,
             inside=inside,
-            key=options.get("key", ""),
+            key=scope.within(options.get("key", "")),
             policy=options.get("on_conflict", ""),
-            **({"at_most": options["at_most"]} if "at_most" in options else {}),
+            **{name: options[name] for name in ("at_most", "once_for") if name in options},
             queue=options.get("queue") or task.queue,
             replicas=conf.get().queue(options.get("queue") or task.queue).replicas,
             **({"probe": True} if probe else {}),
@@ -360,8 +389,12 @@ class Web:
 
 def _limit(options: dict[str, Any]) -> dict[str, Any]:
     """The name of a job and how many of it may run at a time, as the laws of names read them."""
-    name, most = (options["serial"], 1) if "serial" in options else options.get("concurrency", ("", 0))
+    name, most = (scope.within(options["serial"]), 1) if "serial" in options else options.get("concurrency", ("", 0))
     return {"name": name, "most": most} if name else {}
+
+
+def _confirmed(reply: delayq.PauseReply) -> str:
+    return "unconfirmed" if reply.unconfirmed else "done"
 
 
 def _ms(moment: Any) -> int | None:

@@ -70,6 +70,8 @@ def _answered(down: bool) -> Iterator[None]:
         (load.transaction, "atomic", nullcontext),
     ]
     calls += [(acts, name, change) for name in ("cancel", "reschedule", "run_now", "requeue")]
+    calls.append((load.delayq, "pause", lambda **_: load.delayq.PauseReply(changed=change() is Change.DONE)))
+    calls.append((load, "now_ms", lambda: DATE))
     patches = [mock.patch.object(place, name, stub) for place, name, stub in calls]
     for patch in patches:
         patch.start()

@@ -230,6 +230,7 @@ def test_the_same_seed_gives_the_same_operations(tmp_path: Path) -> None:
         "reschedule",
         "run_now",
         "requeue",
+        "pause",
     }
     assert rehearsed(tmp_path, "7", "150", hashes="2") == first
     assert rehearsed(tmp_path, "8", "150") != first
