@@ -32,6 +32,7 @@ from django_delayq.console.overview import DOWN, Overview, QueueView, count_abse
 from django_delayq.console.trends import NewestJobs, Span
 from django_delayq.console.why_not_yet import PULLED_LATELY
 from django_delayq.console.wording import duration, error_text, relative, second
+from django_delayq.job_meta import shown
 from django_delayq.models import Job, Queue
 from django_delayq.producer import queues
 from django_delayq.producer.outbox import pauses
@@ -452,16 +453,16 @@ def _fair(seen: FairSeen | None, behind: int) -> Line:
 def _names(seen: NamesSeen | None) -> Line:
     """The names with the most waiting jobs, each with some of its holders. `more`: the number of other names that were read."""
     figures = seen.figures if seen else []
-    shown = [
+    found = [
         {
-            "name": visible(one.name),
+            "name": visible(shown(one.name)),
             "holders": [(job, ids.short(job)) for job in one.holders[:MOST_HOLDERS]],
             "more": max(0, len(one.holders) - MOST_HOLDERS),
             "waiting": one.waiting,
         }
         for one in figures[:MOST_NAMES]
     ]
-    return {"names": shown, "more": max(0, len(figures) - MOST_NAMES), "cut": bool(seen and seen.cut), "looked": queue_depth.LOOKED}
+    return {"names": found, "more": max(0, len(figures) - MOST_NAMES), "cut": bool(seen and seen.cut), "looked": queue_depth.LOOKED}
 
 
 def _worker(facts: Line, queue: str) -> Line:

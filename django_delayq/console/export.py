@@ -20,6 +20,7 @@ from django.db.models import QuerySet
 from django_delayq import clock, ids
 from django_delayq.console import keyset, masking, why_not_yet
 from django_delayq.console.selection import Selection
+from django_delayq.job_meta import shown
 from django_delayq.models import Job
 from django_delayq.states import NO_LIMIT
 from django_delayq.store.reads.inspector import JobView
@@ -187,7 +188,7 @@ def redis_document(view: JobView) -> dict[str, Any]:
         "attempt": view.attempt,
         "crashes": view.crashes,
         "asked": view.asks,
-        "name": view.name,
+        "name": shown(view.name),
         "turn": view.turn,
         "waits_for_name": view.blocked,
         "name_held_by": view.name_holder,

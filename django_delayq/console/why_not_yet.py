@@ -15,6 +15,7 @@ from django_delayq import clock, conf, ids
 from django_delayq.console import masking, overview, target_figures
 from django_delayq.console.wording import duration, second
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.job_meta import shown
 from django_delayq.ladder import POLL, Ladder
 from django_delayq.models import Attempt, Job
 from django_delayq.producer.outbox import pauses
@@ -238,8 +239,8 @@ def _blocked(job: Job, view: JobView) -> Why:
     """The job waits for its concurrency name."""
     held = stores.view_of(view.name_holder, job.queue) if view.name_holder else None
     if held is None:
-        return Why("name_free", {"name": view.name})
-    fields = {"name": view.name, "job": ids.short(held.id), "date": clock.from_ms(held.turn // 1000)}
+        return Why("name_free", {"name": shown(view.name)})
+    fields = {"name": shown(view.name), "job": ids.short(held.id), "date": clock.from_ms(held.turn // 1000)}
     return Why("name_taken", fields) if view.most == 1 else Why("names_taken", {**fields, "number": view.most})
 
 
@@ -260,7 +261,7 @@ def _paused(depth: QueueDepth) -> list[Why]:
 
 
 def _paused_word(view: JobView) -> list[Why]:
-    kind, _, name = view.paused.partition(":")
+    kind, _, name = shown(view.paused).partition(":")
     row = pauses.of_word(view.paused)
     if row is None or row.paused_at is None or 0 < pauses.until_ms(row) <= view.now_ms:
         return [Why("returns", {"name": name})]

@@ -242,7 +242,7 @@ def _rows_away_from_home(queue: QueueConfig) -> int:
     found = 0
     for job in keyset.through(waiting.order_by("id").only("id", "key", "scope", "options"), ("id",), CHUNK):
         name = in_meta(job.options.get("meta")) if isinstance(job.options, dict) else None
-        text, partition = name.text if name else scoped(job.scope, job.key), ids.partition(job.id)
+        text, partition = name.home if name else scoped(job.scope, job.key), ids.partition(job.id)
         found += partition >= queue.partitions or (bool(text) and queue.homes(text)[0] != partition)
     return found
 

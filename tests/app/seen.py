@@ -15,6 +15,7 @@ from django.db import connection
 from django.db.models import Max, Min
 
 from django_delayq import clock, ids
+from django_delayq.job_meta import scoped
 from django_delayq.models import Attempt, Event, Job, Operation, Periodic, Tick
 from django_delayq.models import Step as OnceStep
 from django_delayq.states import PERIODIC
@@ -29,7 +30,8 @@ Select = Callable[[str], Sequence[tuple[Any, ...]]]
 JOB, ATTEMPT, EVENT, STEP, OPERATION = (each._meta.db_table for each in (Job, Attempt, Event, OnceStep, Operation))
 EFFECT = "app_effect"  # of tests/app/models.py, which can be loaded in its own project only
 # Columns of a job, in the order of Row. Words after a dot need no quotes in any database.
-COLUMNS = "j.id, j.args, j.task, j.queue, j.key, j.state, j.attempts, j.max_attempts, j.crashes, j.published, j.durable, j.error"
+COLUMNS = "j.id, j.args, j.task, j.queue, j.key, j.scope, j.state, j.attempts, j.max_attempts, j.crashes, j.published, j.durable, "
+COLUMNS += "j.error"
 
 
 def ask(what: str) -> Sequence[tuple[Any, ...]]:
@@ -86,14 +88,15 @@ def left(select: Select, places: Places, queues: Iterable[Keys], *, quiet: bool 
 
 
 def _row(id: Any, args: Any, task: str, *rest: Any) -> Row:
-    queue, key, state, attempts, most, crashes, published, durable, error, holder = rest
+    queue, key, scope, state, attempts, most, crashes, published, durable, error, holder = rest
     args = _json(args)
     return Row(
         id=_hex(id),
         op=args[0] if args else "",
         task=task.rpartition(".")[2],
         queue=queue,
-        key=key,
+        key=scoped(scope, key),
+        scope=scope,
         state=state,
         attempts=attempts,
         max_attempts=most,

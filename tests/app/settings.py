@@ -50,7 +50,7 @@ LOGGING = json.loads(os.environ.get("APP_LOGGING", "{}"))
 APP_FOLDER = os.environ["APP_FOLDER"]
 APP_WITHOUT = os.environ.get("APP_WITHOUT", "")
 APP_CALENDAR = os.environ.get("APP_CALENDAR", "")
-DELAYQ = {"REDIS": os.environ["APP_REDIS"], "SCOPE": "tests.app.scope.current", **json.loads(os.environ["APP_DELAYQ"])}
+DELAYQ = {"REDIS": os.environ["APP_REDIS"], **json.loads(os.environ["APP_DELAYQ"])}
 for queue, url in json.loads(os.environ.get("APP_SERVERS", "{}")).items():
     DELAYQ["QUEUES"][queue] = {**DELAYQ["QUEUES"][queue], "REDIS": url}
 for options in DELAYQ["QUEUES"].values() if "APP_HORIZON" in os.environ else ():

@@ -9,6 +9,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from django.conf import settings
@@ -23,6 +24,14 @@ from tests.app.models import Effect
 from tests.laws.history import STEPS
 
 LADDER = "200ms 500ms 1s 2s"  # with many attempts it outlasts a database that is away
+
+
+SCOPE: ContextVar[str] = ContextVar("scope", default="")
+
+
+def scope() -> str:
+    """The scope of a call."""
+    return SCOPE.get()
 
 
 class Trouble(Exception):

@@ -26,8 +26,9 @@ from django.db import DatabaseError, InterfaceError, connection, transaction  # 
 
 import django_delayq as delayq  # noqa: E402  # Django first
 from django_delayq import conf  # noqa: E402  # Django first
+from django_delayq.job_meta import scoped, shown  # noqa: E402  # Django first
 from django_delayq.producer import acts  # noqa: E402  # Django first
-from tests.app import scope, tasks  # noqa: E402  # Django first
+from tests.app import tasks  # noqa: E402  # Django first
 from tests.app.record import CLOCK, FORGOTTEN, Recorder, now_ms  # noqa: E402  # Django first
 
 POLICIES = ("keep", "replace", "earliest", "latest", "after", "error")
@@ -39,10 +40,10 @@ UNSURE = (delayq.StoreUnavailable, DatabaseError, InterfaceError)
 ORDERS = "orders"  # the queue of all that has a key
 KEYS, MANY_KEYS = 40, 2000  # few that meet all the time, and many that are mostly free
 BUSY, RARE = 4, 300  # names
+SCOPES = ("", "", "a", "b")  # the same keys and serial names in each
 DEBOUNCED = 5  # keys, each called so often that its jobs would wait for long
 ONCE, PERIOD = 40, 3  # keys, and seconds
 HELD = 3  # names
-SCOPES = ("", "", "", "north", "south")
 PROBES = 5
 JOBS_PER_OP = 9.0  # on average, with the weights below
 
@@ -84,9 +85,9 @@ class Web:
     def step(self) -> None:
         """One operation."""
         self._next()
+        tasks.SCOPE.set(self.random.choice(SCOPES))
         kinds, weights = zip(*self.kinds, strict=True)
-        with scope.of(self.random.choice(SCOPES)):
-            self.random.choices(kinds, weights)[0]()
+        self.random.choices(kinds, weights)[0]()
 
     # operations, each: draw everything from the dice first, then act
 
@@ -171,11 +172,11 @@ class Web:
             if place:
                 self._next()
             if key:
+                if most > 1 and conf.get().queue(ORDERS).divided:
+                    tasks.SCOPE.set("")  # a name that all scopes share is not a key of one of them
                 task, arguments = tasks.keyed, (round(dice.uniform(0.01, 0.3), 2),)
                 number, divided = dice.randrange(KEYS), conf.get().queue(ORDERS).divided
                 options |= {"key": name if divided else f"n{number}", "on_conflict": dice.choice(POLICIES)}
-                if divided and most > 1:
-                    del options["key"]  # a key has a scope, this name has none, so they have two homes
             else:
                 task, arguments = dice.choice(self._named(busy))
             self._schedule(task, arguments, delay, inside=dice.random() < 0.3, queue=ORDERS, **options)
@@ -305,13 +306,14 @@ class Web:
         return f"k{self.random.randrange(KEYS if self.random.random() < 0.5 else MANY_KEYS)}"
 
     def _by_key(self, key: str) -> None:
-        self._asked("cancel_key", lambda: acts.cancel(key=key, queue=ORDERS, actor=self.op), key=scope.within(key), queue=ORDERS)
+        named = scoped(tasks.scope(), key)
+        self._asked("cancel_key", lambda: acts.cancel(key=key, queue=ORDERS, actor=self.op), key=named, queue=ORDERS)
 
     def _say(self, say: str, /, **fields: Any) -> None:
         self.record.write(op=self.op, say=say, **fields)
 
     def _invoked(self, what: str, /, **fields: Any) -> None:
-        self._say("invoked", what=what, **fields, **({"clock": CLOCK} if CLOCK else {}))
+        self._say("invoked", what=what, scope=tasks.scope(), **fields, **({"clock": CLOCK} if CLOCK else {}))
 
     def _schedule(
         self, task: Any, arguments: tuple[Any, ...], delay: float, *, inside: bool, probe: bool = False, **options: Any
@@ -327,7 +329,7 @@ class Web:
             count=1,
             delay=delay,
             inside=inside,
-            key=scope.within(options.get("key", "")),
+            key=scoped(tasks.scope(), options.get("key", "")),
             policy=options.get("on_conflict", ""),
             **{name: options[name] for name in ("at_most", "once_for") if name in options},
             queue=options.get("queue") or task.queue,
@@ -389,7 +391,7 @@ class Web:
 
 def _limit(options: dict[str, Any]) -> dict[str, Any]:
     """The name of a job and how many of it may run at a time, as the laws of names read them."""
-    name, most = (scope.within(options["serial"]), 1) if "serial" in options else options.get("concurrency", ("", 0))
+    name, most = (shown(scoped(tasks.scope(), options["serial"])), 1) if "serial" in options else options.get("concurrency", ("", 0))
     return {"name": name, "most": most} if name else {}
 
 

@@ -26,6 +26,7 @@ SETTINGS = {
     "MAX_ATTEMPTS": 5,
     "BACKOFF": "100ms 200ms",
     "QUEUES": {"default": {}, "orders": {"LEASE": 3}, "redis": {"DURABILITY": "redis"}},
+    "SCOPE": "tests.app.tasks.scope",
 }
 QUEUES = {1: [("default", "orders", "redis")], 2: [("default",), ("orders", "redis")]}  # by the number of servers, those on each
 ROLL = ("4", "16")  # between these numbers the partitions of all queues change

@@ -194,13 +194,14 @@ class Step:
 
 @dataclass(slots=True, kw_only=True)
 class Row:
-    """A row of Job."""
+    """A row of Job. `key`: with its scope."""
 
     id: str
     op: str
     task: str
     queue: str = "default"
     key: str = ""
+    scope: str = ""
     state: str = "succeeded"
     attempts: int = 1
     max_attempts: int = 5

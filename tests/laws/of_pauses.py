@@ -1,4 +1,4 @@
-"""Laws of pauses, judged by calls and by recorded runs. A call names a queue, a task or a concurrency name."""
+"""Laws of pauses, judged by calls and by recorded runs. A call names a queue, a task, a scope or a concurrency name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.laws.history import FOREVER, History, Op, Run, Sees
 from tests.laws.law import Findings, law
 
 AT_ONCE = 2_000_000_000  # ns from the answer to a pause
-Word = tuple[str, str]  # queue, task or name, and its text
+Word = tuple[str, str]  # queue, task, scope or name, and its text
 
 
 @law(Sees.CALLS | Sees.ROWS | Sees.RUNS)
@@ -58,11 +58,11 @@ def _pauses(history: History) -> Iterator[tuple[Op, int, int]]:
 
 
 def _word(op: Op) -> Word:
-    return next((kind, op.given[kind]) for kind in ("queue", "task", "name") if kind in op.given)
+    return next((kind, op.given[kind]) for kind in ("queue", "task", "scope", "name") if kind in op.given)
 
 
 def _words(history: History, job: str) -> set[Word]:
     """The words by which a job can be paused."""
     row, made = history.rows.get(job), history.scheduled_by.get(job)
-    words = {("queue", row.queue), ("task", row.task)} if row else set[Word]()
+    words = {("queue", row.queue), ("task", row.task), ("scope", row.scope)} if row else set[Word]()
     return words | {("name", made.given["name"])} if made and made.given.get("name") else words

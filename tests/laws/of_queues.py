@@ -158,7 +158,8 @@ def _lines(dump: Dump) -> list[tuple[str, str]]:
 
 def _words(dump: Dump, id: str) -> list[str]:
     """The words by which a job can be paused."""
-    words = [f"task:{record_of(dump.jobs[id]).task}"] if id in dump.jobs else []
+    record = record_of(dump.jobs[id]) if id in dump.jobs else None
+    words = [f"task:{record.task}", *([f"scope:{record.scope}"] if record.scope else [])] if record else []
     shared = dump.shared(id)
     return words + ([f"name:{shared.text}"] if shared and shared.text else [])
 

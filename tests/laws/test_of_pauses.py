@@ -16,7 +16,7 @@ SOON, LOSS, HELD = (
     "a pause outlives a loss of data",
     "what a pause held runs after it",
 )
-WORDS = [("queue", "money"), ("task", "pay"), ("name", "bank:7")]
+WORDS = [("queue", "money"), ("task", "pay"), ("scope", "a"), ("name", "bank:7")]
 
 
 def paused(kind: str = "task", word: str = "pay") -> History:
@@ -26,7 +26,7 @@ def paused(kind: str = "task", word: str = "pay") -> History:
     add(history, op("r", "resume", start=9.0, end=9.1, reply="done", given={kind: word}))
     for job, start in (("before", 3.0), ("held", 9.05)):
         add(history, scheduled(job, name="bank:7"))
-        history.final.rows[job] = Row(id=job, op=f"op-{job}", task="pay", queue="money")
+        history.final.rows[job] = Row(id=job, op=f"op-{job}", task="pay", queue="money", scope="a")
         history.runs.append(run(job, start=start, end=start + 0.01))
         history.ledger.append(("end", job, "f", ""))
     return history

@@ -50,7 +50,8 @@ class Job:
     @property
     def words(self) -> list[str]:
         """By which it can be paused."""
-        return [f"task:{self.record.task}", *([f"name:{self.name.text}"] if self.name else [])]
+        scope = [f"scope:{self.record.scope}"] if self.record.scope else []
+        return [f"task:{self.record.task}", *scope, *([f"name:{self.name.text}"] if self.name else [])]
 
     @property
     def begun(self) -> bool:

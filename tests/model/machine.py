@@ -14,7 +14,7 @@ from uuid import UUID
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from django_delayq.job_meta import NAMED
+from django_delayq.job_meta import NAMED, bare, scope_of, scoped
 from django_delayq.setting_readers import OfferTarget
 from django_delayq.states import State
 from django_delayq.store.connection.error_replies import StoreError
@@ -240,10 +240,11 @@ class QueueMachine(RuleBasedStateMachine):
         else:
             number = len(self.records) + 1
             expires = self.now + wish.offset + wish.expires if wish.expires else 0
-            given = {"meta": {NAMED: [SHARED[wish.name], wish.name]}} if wish.name else {}
+            name = scoped(wish.scope if wish.name == 1 else "", SHARED[wish.name])
+            given = {"meta": {NAMED: [name, wish.name]}} if wish.name else {}
             payload = json.dumps([[], {}, given]).encode() if given else b"[[]]"
-            says = {"payload": payload, "key": wish.key, "band": wish.band, "expires_ms": expires}
-            use = record(number, id=self.id(number), max_attempts=wish.most, durable=wish.durable, **says)
+            says = {"payload": payload, "key": scoped(wish.scope, wish.key), "band": wish.band, "expires_ms": expires}
+            use = record(number, id=self.id(number), max_attempts=wish.most, durable=wish.durable, scope=wish.scope, **says)
             self.records[short(use.id)] = use
         due = {"delay_ms": max(0, wish.offset)} if wish.delayed else {"due_ms": self.now + wish.offset}
         if wish.late == "replaced":
@@ -286,7 +287,8 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(wish=wishes, pick=picks, mode=modes)
     def a_key_that_is_held_is_wanted(self, wish: Wish, pick: int, mode: str) -> None:
         keys = sorted(self.last.keys)
-        wish = replace(wish, again=False, key=keys[pick % len(keys)])
+        key = keys[pick % len(keys)]
+        wish = replace(wish, again=False, key=bare(key), scope=scope_of(key))
         self.call("start_schedule", [self.item(wish)], mode=mode, epoch=self.model.known, actor="web")
 
     @rule(wanted=st.lists(wishes, min_size=1, max_size=4), worker=workers)

@@ -17,8 +17,9 @@ epochs = st.sampled_from(["", "known", "known", "another:server"])
 lackings = st.sampled_from(["", "scheduled", "running", 0, 60_000])  # or a date, so many ms from now
 outcomes = st.sampled_from(["ack", "retry", "snooze", "ask", "ask", "evict", "park", "fail", "crash", "cancel"])
 keys = st.sampled_from(["", "", "a", "b"])
+scopes = st.sampled_from(["", "", "", "a", "b"])
 SHARED = ("", "s", "c", "c")  # of the third and the fourth as many may run
-words = st.sampled_from(["task:shop.close", "name:s", "name:c", "name:c"])
+words = st.sampled_from(["task:shop.close", "scope:a", "name:s", "name:c", "name:c"])
 actors = st.sampled_from(["clerk", "boss"])
 
 
@@ -38,6 +39,7 @@ class Wish:
     durable: bool
     name: int = 0  # its entry in SHARED
     late: str = ""  # it is published late, and may act on no holder, on the one that there is, or on another; or never
+    scope: str = ""  # of its key and of its serial name
 
 
 wishes = st.builds(
@@ -54,6 +56,7 @@ wishes = st.builds(
     durable=st.booleans(),
     name=st.sampled_from([0, 0, 0, 0, 1, 1, 2, 3]),
     late=st.sampled_from(["", "", "", "", "none", "holder", "another", "replaced"]),
+    scope=scopes,
 )
 
 

@@ -134,9 +134,8 @@ def test_the_earliest_of_a_call_wakes_a_worker(board):
 
 
 def test_a_record_that_is_put_in_keeps_all_that_it_says():
-    given = JobRecord(
-        id=record(1).id, task="t", band="high", durable=False, max_attempts=3, expires_ms=NOW + 9, key="k", payload=b"[[1],{}]"
-    )
+    says = {"task": "t", "band": "high", "durable": False, "max_attempts": 3, "expires_ms": NOW + 9, "key": "a\u2028k", "scope": "a"}
+    given = JobRecord(id=record(1).id, payload=b"[[1],{}]", **says)
     unlike = {one.name for one in fields(JobRecord) if one.default is not MISSING and getattr(given, one.name) == one.default}
     assert unlike == set()  # each field says something, so that none can be left behind
     item = ScheduleItem.of(given, delay_ms=0)
