@@ -90,7 +90,7 @@ def within(found: Figures, limits: Figures) -> None:
 
 
 def test_schedule_with_a_key_in_a_transaction(warm):
-    within(Trace().of(lambda: put(9)), Figures(25, 134, 83))
+    within(Trace().of(lambda: put(9)), Figures(26, 140, 93))
 
 
 def test_from_schedule_to_the_row_of_the_ended_job(warm):
@@ -98,12 +98,12 @@ def test_from_schedule_to_the_row_of_the_ended_job(warm):
         put(9)
         warm.advance("1h")
 
-    within(Trace().of(whole), Figures(44, 282, 318))
+    within(Trace().of(whole), Figures(45, 288, 331))
 
 
 def test_cancel_by_key(warm):
     put(9)
-    within(Trace().of(lambda: cancel_by_key("o:9")), Figures(23, 108, 156))
+    within(Trace().of(lambda: cancel_by_key("o:9")), Figures(24, 112, 164))
 
 
 def test_cancel_of_selected_jobs_in_the_admin(warm):
@@ -117,4 +117,4 @@ def test_cancel_of_selected_jobs_in_the_admin(warm):
 
     cancel(put(10))
     job = put(9)
-    within(Trace().of(lambda: cancel(job)), Figures(41, 313, 627))
+    within(Trace().of(lambda: cancel(job)), Figures(42, 316, 637))

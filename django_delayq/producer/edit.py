@@ -12,7 +12,7 @@ from uuid import UUID
 from django_delayq import codec, conf, ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.job_meta import NAMED, SharedName, bare, in_meta, in_payload, scope_of
-from django_delayq.producer import carriers, horizon, outbox, put_back
+from django_delayq.producer import carriers, horizon, name_format, outbox, put_back
 from django_delayq.producer.options import Options
 from django_delayq.producer.schedule import put_in
 from django_delayq.producer.stores import stores
@@ -199,7 +199,7 @@ def _name(record: JobRecord, name: SharedName, before: Arguments, after: Argumen
     """Returns the name for the new arguments if the task made the old name. Any other name stays."""
     task, scope = record.task, record.scope
     found = registry.find(task)
-    naming = found.naming if found else None
+    naming = name_format.naming(found.named, found.rated, found.faired) if found else None
     if naming is None:
         return name
     try:

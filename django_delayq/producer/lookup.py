@@ -46,6 +46,8 @@ def keyed(key: str, queue: str | None, job: JobRef | UUID | str | None, scope: s
     if not validate_key(key):
         raise ConfigError("key='' does not identify a job, because most jobs have no key.")
     config = conf.get().queue(queue)
+    if scope is None and conf.get().scope is None:
+        return config.name, key
     return config.name, homes.key_in(config, key, scopes.of_call(scope))
 
 

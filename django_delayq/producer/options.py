@@ -281,6 +281,7 @@ class JobTemplate:
     once_ms: int  # the period of `once_for`; 0: none
     most_ms: int  # `at_most`; 0: none
     named: Naming | None
+    unscoped: bool  # the project has no scopes
     check: Callable[[tuple[Any, ...], Mapping[str, Any]], None]
 
     def payload_of(self, args: tuple[Any, ...], kwargs: dict[str, Any], meta: dict[str, Any] | None) -> bytes:
@@ -381,6 +382,7 @@ def _template(task: Planned, options: Options, using: str | None, config: conf.C
         once_ms=0 if options.once_for is None else _period(options, alias, config.database, where),
         most_ms=most_ms,
         named=name_format.naming(_named(options, task, where), task.rated, _faired(options, task, where)),
+        unscoped=config.scope is None,
         check=task.check_typed if config.check_types else task.check_arguments,
     )
 

@@ -282,7 +282,7 @@ def plan(
     if only is not None and options.key:
         meta = {**(meta or {}), ONLY: [*only]}
     if scope is None:
-        scope = "" if tick else scopes.in_force()
+        scope = "" if tick or template.unscoped else scopes.in_force()
     if options.key != "" and (scope or template.divided):
         validate_key(options.key)  # an invalid key has no home
     if scope and options.key and homes.key_in(template.queue, options.key, scope) == options.key:

@@ -32,7 +32,7 @@ from django_delayq import durations
 from django_delayq.exceptions import ConfigError, PayloadError, UnknownTask
 from django_delayq.ladder import Ladder
 from django_delayq.producer import name_format
-from django_delayq.producer.name_format import NameFormat, Naming, RateFormat
+from django_delayq.producer.name_format import NameFormat, RateFormat
 from django_delayq.producer.options import NONE, OPTIONS, attempts, hint_of_keyword, hint_of_option, integer
 from django_delayq.producer.schedule import Bound
 from django_delayq.states import MESSAGE
@@ -173,11 +173,6 @@ class Task(Bound[P, R]):
         """Returns the task to schedule when a job with these arguments has failed for good."""
         return self.on_failure
 
-    @property
-    def naming(self) -> Naming | None:
-        """The formats of its name, its rate and its fair word."""
-        return name_format.naming(self.named, self.rated, self.faired)
-
     @cached_property
     def _annotations(self) -> Annotations:
         return Annotations(self.fn, self.signature)
@@ -248,10 +243,8 @@ def task(fn: Any = None, /, *given: Any, **options: Any) -> Any:
         name: The name that jobs use for the task. The default is the function's module and qualified name. If you change it,
             waiting jobs still have the old name.
         queue: The queue of the task's jobs.
-        priority: A positive number is high, 0 is normal, and a negative number is low. Due jobs with a higher priority are claimed
-            first.
-        max_attempts: The maximum number of attempts before a job fails. The default is the queue's setting. With 0, there is no
-            limit, and each job needs `expires`.
+        priority: Positive numbers are high, negative numbers are low. Due jobs with a higher priority are claimed first.
+        max_attempts: The maximum number of attempts, by default the queue's. With 0 there is no limit, and each job needs `expires`.
         backoff: The delays between attempts, as text such as "15s 3m 10m" or a `Ladder`. It can also be a function that takes the
             attempt and the exception, and returns a delay, or None to fail the job. The default is the queue's setting.
         poll: The delays after each `NotYet`, as text or a `Ladder`. The default is 15s 3m 10m 30m 30m 1h 2h 6h 15h.

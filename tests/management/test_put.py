@@ -52,6 +52,7 @@ def test_all_options_of_schedule(run, shop):
         "queue": "default",
         "task": TASK,
         "key": "close:7",
+        "scope": "",
         "run_at": "2040-01-31T17:00:00+00:00",
         "created": True,
     }

@@ -353,8 +353,8 @@ ALL = [
     Mutant(
         "held jobs use up the places of a claim",
         "store/lua/claim.lua",
-        "tonumber(due[i * 2]), record) then\n        handled, held_back = handled - 1, held_back + 1",
-        "tonumber(due[i * 2]), record) then\n        held_back = held_back + 1",
+        "date, record) then\n        handled, held_back = handled - 1, held_back + 1",
+        "date, record) then\n        held_back = held_back + 1",
         "lua",
         bug="workers got nothing while they cleared a paused task away",
         test="tests/store/test_word_pauses.py::test_paused_jobs_use_up_no_place_of_a_claim_and_those_behind_them_are_claimed",
@@ -423,7 +423,7 @@ ALL = [
     Mutant(
         "a held job that leaves stays in its line",
         "store/lua/include/lines.lua",
-        "redis.call('ZREM', k_waiters, waiter(id, letter, -due, '\\1' .. word))",
+        "redis.call('ZREM', k_waiters, waiter(id, letter, math.abs(due), line))",
         "",
         "lua",
         bug="a cancelled job took the turn of another when its task was resumed",

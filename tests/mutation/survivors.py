@@ -131,7 +131,7 @@ SURVIVORS = {
     "worker/process/mover.py: watch.idle = not full and not reply.more [and to or]": OPEN
     + "how often a queue is asked; tests/worker/test_fair.py runs several.",
     "producer/outbox/rows.py: task=clean(record.task, 200), [one more]": NOTHING + "no name of a task is longer.",
-    "producer/outbox/rows.py: key=clean(record.key, 200), [one more]": NOTHING + "no key is longer.",
+    "producer/outbox/rows.py: key=clean(bare(record.key), 200), [one more]": NOTHING + "no key is longer.",
     'producer/outbox/rows.py: return payload.startswith(b"[[") and payload.endswith(b"]]") and payload.isascii() [returns None]': COSTS
     + "each payload is read and written once more.",
     "mirror/fold.py: if position(job.last_event) < position(entry.id): [< to <=]": OPEN + "the last entry, folded once more alone.",

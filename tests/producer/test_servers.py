@@ -34,7 +34,7 @@ SENT_BEFORE = {
     "time": 17,
     "hgetall": 4,
     "zcard": 34,
-    "zcount": 36,
+    "zcount": 42,
     "zrange": 18,
     "hmget": 22,
     "info": 3,
@@ -248,7 +248,7 @@ def a_little_of_all() -> None:
 
 def test_who_gives_no_queue_a_server_sends_what_was_sent_before(delayq_redis):
     """The numbers are those of the release before; but that each look at the workers asks for the time, and each look at a
-    queue counts the jobs that a pause holds.
+    queue counts the jobs that a pause holds, and those that wait for the turn of their fair word.
     """
     a_little_of_all()
     delayq_redis.link.execute("CONFIG", "RESETSTAT")

@@ -103,6 +103,8 @@ LIMITS: dict[str, tuple[str, Call]] = {
     "limit": ("EVALSHA", lambda board: LimitStore(board.store).limit([LimitChange("pause", "task:shop.close")], now_ms=NOW)),
     "paused": ("HGETALL", lambda board: LimitStore(board.store).paused()),
     "running": ("ZCARD", lambda board: LimitStore(board.store).running()),
+    "rates": ("HGETALL", lambda board: LimitStore(board.store).rates()),
+    "waiting": ("ZLEXCOUNT", lambda board: LimitStore(board.store).waiting("bank:7")),
     "allows": ("HGETALL", lambda board: LimitStore(board.store).allows(b"1no shop.close\n[]")),
 }
 OF = {LimitStore: LIMITS, QueueStore: STORE, EpochStore: EPOCH, EventLog: EVENTS, LockStore: LOCKS}
