@@ -92,17 +92,21 @@ class Dump:
         return dates
 
     def shared(self, id: str) -> SharedName | None:
-        """The concurrency name and the rate of a job, see lines.lua."""
+        """The concurrency name, the rate and the fair word of a job, see lines.lua."""
         if id not in self.names:
             return None
         most, _, _, text = self.names[id].split(":", 3)
+        text, _, fair = text.partition("\3")
         name, _, rate = text.partition("\2")
         *pace, line = rate.split(":", 3)
-        return SharedName(name, int(most), Rate(line, Quota(*map(int, pace))) if rate else None)
+        return SharedName(name, int(most), Rate(line, Quota(*map(int, pace))) if rate else None, fair)
 
     def due(self, id: str) -> float | None:
-        """The date of a job that waits; None for any other."""
-        return next((abs(self.band(name)[id]) for name in WAITING if id in self.band(name)), None)
+        """The date of a job that waits; None for any other. With a fair word, its place in its band can have the time of its turn."""
+        place = next((abs(self.band(name)[id]) for name in WAITING if id in self.band(name)), None)
+        if place is not None and "\3" in self.names.get(id, ""):
+            return float(self.names[id].split(":", 3)[2])
+        return place
 
     def state(self, id: str) -> State | str | None:
         """The job's state. "ended": a tombstone without the outcome; None: unknown."""

@@ -69,13 +69,13 @@ def a_key_is_held_by_its_unfinished_job(history: History) -> Findings:
 
 @law(Sees.QUEUES)
 def a_name_has_no_more_holders_than_allowed(history: History) -> Findings:
-    """A job holds its name if and only if it has a lease. No name has more holders than allowed. A job that waits for a name has that
-    name, and waits once.
+    """A job holds its name if and only if it has a lease. No name has more holders than allowed. A job that waits for a name, or for
+    the turn of its fair word, has that name or word, and waits once.
     """
     for look in history.moments:
         dump = look.after
         names = {id: shared for id in dump.names if (shared := dump.shared(id)) and shared.text}
-        holders = [(name.decode(), id.decode()) for name, _, id in (one.partition(b"\0") for one in dump.holders)]
+        holders = [(name.decode(), id.decode()) for name, _, id in (one.partition(b"\0") for one in dump.holders) if name[:1] != b"\3"]
         yield from ((id, "holds a name and has no lease") for _, id in holders if id not in dump.leases)
         yield from ((id, "has a lease and does not hold its name") for id in (dump.leases.keys() & names) - {id for _, id in holders})
         for name, count in Counter(name for name, _ in holders).items():
@@ -85,7 +85,9 @@ def a_name_has_no_more_holders_than_allowed(history: History) -> Findings:
         waiting = [one.rpartition(b"\0")[2].decode() for one in dump.waiters]
         if sorted(waiting) != sorted(dump.blocked):
             yield "", f"{sorted(waiting)} wait in order, {sorted(dump.blocked)} by date"
-        yield from ((id, "waits for a name and has none") for id, date in dump.blocked.items() if date >= 0 and id not in names)
+        for line, id in _lines(dump):
+            if line[0] > "\3" and (id not in names or names[id].text != line):
+                yield id, f"waits for the name {line!r} and does not have it"
 
 
 @law(Sees.QUEUES)
@@ -102,7 +104,7 @@ def every_job_that_waits_for_a_name_is_called(history: History) -> Findings:
         for one in dump.waiters:  # the first of each name
             name, id = one.partition(b"\0")[0], one.rpartition(b"\0")[2].decode()
             if (
-                name[:1] > b"\2"
+                name[:1] > b"\3"
                 and name not in seen
                 and id in names
                 and held[name.decode()] < names[id].most
@@ -120,7 +122,7 @@ def every_held_job_returns(history: History) -> Findings:
     for dump in (look.after for look in history.moments):
         held = {id for id, date in dump.blocked.items() if date < 0}
         for line, id in _lines(dump):
-            word = line.lstrip("\1\2")
+            word = line.lstrip("\1\2") if line[0] < "\3" else line
             if (word != line) != (id in held):
                 yield id, f"waits in the line {line!r}, and is {'held' if id in held else 'not held'} by its date"
             elif line[0] == "\2":
@@ -149,6 +151,43 @@ def held_jobs_return_in_order(history: History) -> Findings:
                 passed.setdefault(line, id)
             elif line in passed:
                 yield id, f"returned before {passed[line]}"
+
+
+@law(Sees.QUEUES)
+def each_fair_word_has_one_job_in_a_band(history: History) -> Findings:
+    """Of each fair word, one job of a priority has the turn: it is in its band, or waits for a token. The others wait in its line; only
+    those that a concurrency name has let go are in the band as well.
+    """
+    for dump in (look.after for look in history.moments):
+        turns = [(line.decode(), id.decode()) for line, _, id in (one.partition(b"\0") for one in dump.holders) if line[:1] == b"\3"]
+        lines = _lines(dump)
+        for line, count in Counter(line for line, _ in turns).items():
+            if count > 1:
+                yield "", f"{count} jobs have the turn of {line!r}"
+        for line, id in turns:
+            if line != _fair_line(dump, id):
+                yield id, f"has the turn of {line!r}, and its line is {_fair_line(dump, id)!r}"
+            if id in dump.blocked and not any(other[0] == "\2" for other, one in lines if one == id):
+                yield id, f"has the turn of {line!r} and waits"
+        for id in (id for band in BANDS for id in dump.band(band)):
+            line, shared = _fair_line(dump, id), dump.shared(id)
+            if line and shared and not shared.text and (line, id) not in turns:
+                yield id, f"is in a band without the turn of {line!r}"
+        for line, id in lines:
+            if line[0] == "\3":
+                if line != _fair_line(dump, id):
+                    yield id, f"waits in the line {line!r}, and its line is {_fair_line(dump, id)!r}"
+                elif line not in dict(turns):
+                    yield id, f"waits for the turn of {line!r}, which no job has, and nobody will call it"
+
+
+def _fair_line(dump: Dump, id: str) -> str:
+    """The line of a job's fair word; "" without one."""
+    shared = dump.shared(id)
+    if shared is None or not shared.fair or id not in dump.jobs:
+        return ""
+    rank = BANDS.index(record_of(dump.jobs[id]).band) + 1
+    return f"\3{rank}{shared.fair}" + (f"\2{shared.rate.text}" if shared.rate else "")
 
 
 def _lines(dump: Dump) -> list[tuple[str, str]]:

@@ -267,7 +267,7 @@ def test_a_queue_with_names_is_good() -> None:
         (lambda dump: dump.holders.append(b"order:1\0w"), "2 hold the name 'order:1', of which 1 may"),
         (lambda dump: dump.holders.clear(), "has a lease and does not hold its name"),
         (lambda dump: dump.waiters.clear(), "[] wait in order, ['b'] by date"),
-        (lambda dump: dump.names.pop("b"), "waits for a name and has none"),
+        (lambda dump: dump.names.pop("b"), "waits for the name 'order:1' and does not have it"),
         (lambda dump: dump.normal.update(b=LATER), "a job is in exactly one"),
     ],
 )
@@ -306,6 +306,43 @@ def test_a_queue_with_a_held_job_is_good(value: str) -> None:
 )
 def test_a_job_that_is_held_wrongly_is_noticed(change: Callable[[Dump], object], sentence: str) -> None:
     dump = held()
+    change(dump)
+    assert sentence in broken(dump)
+
+
+def fair() -> Dump:
+    """As `good`; r has the turn of its fair word, and b waits for it."""
+    dump = good()
+    dump.jobs["b"] = record(5).encode()
+    dump.blocked = {"b": LATER}
+    dump.names = dict.fromkeys(("r", "b"), f"0:0:{LATER:.0f}:\x03a")
+    dump.holders, dump.waiters = [b"\x032a\0r"], [f"\x032a\x002{LATER:015.0f}\0b".encode()]
+    return dump
+
+
+def test_a_queue_with_fair_words_is_good() -> None:
+    assert broken(fair()) == ""
+
+
+def test_a_job_that_gets_its_turn_keeps_its_date() -> None:
+    after = fair()
+    after.normal["r"] = LATER + 7
+    assert untold(fair(), after, []) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda dump: dump.holders.clear(), "r is in a band without the turn"),
+        (lambda dump: dump.holders.clear(), "b waits for the turn of '\\x032a', which no job has"),
+        (lambda dump: dump.holders.append(b"\x032a\0b"), "2 jobs have the turn"),
+        (lambda dump: dump.holders.append(b"\x032a\0b"), "b has the turn of '\\x032a' and waits"),
+        (lambda dump: dump.names.pop("r"), "r has the turn of '\\x032a', and its line is ''"),
+        (lambda dump: dump.names.pop("b"), "b waits in the line '\\x032a', and its line is ''"),
+    ],
+)
+def test_a_turn_that_is_wrong_is_noticed(change: Callable[[Dump], object], sentence: str) -> None:
+    dump = fair()
     change(dump)
     assert sentence in broken(dump)
 

@@ -54,6 +54,7 @@ class Contents:
         self.turn = self.first_turn = 0  # the last one that a holder of a name was given; the first of a call
         self.freed: dict[str, int] = {}  # while a call lasts: how many of those that wait for a name may come next
         self.doubtful: set[str] = set()  # of these names perhaps none is free
+        self.ended: list[str] = []  # while a call lasts: the lines of fair words whose turn has ended, in order
         self.told = False  # while a call of schedule lasts: whether its sender has asked the rows who holds the keys
         self.events: list[Happened] = []
         self.now = 0
@@ -94,6 +95,14 @@ class Contents:
         waiting = (job for job in self.jobs.values() if job.blocked and job.name and job.name.text == name)
         return sorted(waiting, key=lambda job: (BANDS.index(job.record.band), job.date, job.id))
 
+    def behind(self, line: str) -> list[Job]:
+        """The jobs that wait for the turn of a fair word, in the order in which they come next."""
+        return sorted((job for job in self.jobs.values() if job.behind and job.line == line), key=lambda job: (job.date, job.id))
+
+    def in_turn(self, line: str) -> Job | None:
+        """The job that has the turn."""
+        return next((job for job in self.jobs.values() if job.ahead and job.line == line), None)
+
     def held(self, word: str) -> list[Job]:
         """The jobs that this word holds, in the order in which they return."""
         held = (job for job in self.jobs.values() if job.held == word)
@@ -119,7 +128,8 @@ class Contents:
 
     def those(self, state: State) -> list[Job]:
         """The jobs in one state, earliest date first; ids decide between equal dates, as in a sorted set."""
-        return sorted((job for job in self.jobs.values() if job.state is state), key=lambda job: (job.date, job.id))
+        jobs = (job for job in self.jobs.values() if job.state is state)
+        return sorted(jobs, key=lambda job: (job.date if job.score is None else job.score, job.id))
 
     def view(self) -> Dump:
         """The data that Redis should hold."""
@@ -131,13 +141,17 @@ class Contents:
         for id, job in self.jobs.items():
             dump.jobs[id] = job.record.encode()
             places = {State.SCHEDULED: job.record.band, State.RUNNING: "leases", State.FAILED: "failed"}
-            getattr(dump, "blocked" if job.blocked or job.held else places[job.state])[id] = -job.date if job.held else job.date
-            line = f"\1{job.held}" if job.held else job.name.text if job.blocked and job.name else ""
+            line = f"\1{job.held}" if job.held else job.line if job.behind else job.name.text if job.blocked and job.name else ""
+            date = -job.date if job.held else job.date if job.score is None else job.score
+            getattr(dump, "blocked" if line else places[job.state])[id] = date
             if line:
                 dump.waiters.append(f"{line}\0{BANDS.index(job.record.band) + 1}{job.date:015d}\0{id}".encode())
-            if name := job.name:
-                dump.names[id] = f"{name.most}:{job.turn}:{job.since}:{name.text}"
-                if job.state is State.RUNNING:
+            if name := job.shared:
+                fair = f"\3{name.fair}" if name.fair else ""
+                dump.names[id] = f"{name.most}:{job.turn}:{job.since}:{name.text}{fair}"
+                if job.ahead:
+                    dump.holders.append(f"{job.line}\0{id}".encode())
+                if job.state is State.RUNNING and name.text:
                     dump.holders.append(f"{name.text}\0{id}".encode())
             if job.state is not State.FAILED:
                 if job.record.key and not job.keyless:
@@ -170,7 +184,7 @@ class Contents:
     # Moves that several scripts make
 
     def _begin(self, now_ms: int) -> None:
-        self.now, self.events, self.freed, self.doubtful = now_ms, [], {}, set()
+        self.now, self.events, self.freed, self.doubtful, self.ended = now_ms, [], {}, set(), []
         self.turns: dict[str, int] = {}  # of each name the next one of this call
         self.came_back = self.crowded(min)  # the job that allows more can end first
 
@@ -193,17 +207,81 @@ class Contents:
             job.blocked = False
             self._free(job)
             self.doubtful.add(job.name.text)
+        if job.state is State.SCHEDULED:
+            self._end_turn(job)
 
-    def _call_waiters(self) -> None:
+    def _end_turn(self, job: Job) -> None:
+        """It leaves its band or its line, so another job of its fair word may be next."""
+        job.ahead = job.behind = False
+        job.score = None
+        if job.line and job.line not in self.ended:
+            self.ended.append(job.line)
+
+    def _give_turn(self, job: Job, place: int) -> None:
+        job.behind, job.ahead = False, True
+        self._come_up(job, place)
+
+    def _come_up(self, job: Job, place: int) -> None:
+        """Into its band: if it is due, after all that have come up before."""
+        job.behind = False
+        job.score = self.now - 1 + place / 4096 if job.date <= self.now else None
+
+    def _gives_way(self, holder: Job, due: int) -> bool:
+        """Whether the job with the turn is not due, and leaves it to one with an earlier date."""
+        date = holder.date if holder.score is None else holder.score
+        if date <= self.now or date <= due:
+            return False
+        holder.ahead, holder.behind, holder.score = False, True, None
+        return True
+
+    def _put(self, job: Job) -> None:
+        """A job that waits nowhere comes into its band, or into the line of its fair word."""
+        if not job.line:
+            return
+        job.since = job.date
+        holder = self.in_turn(job.line)
+        if (holder and not self._gives_way(holder, job.date)) or (not holder and job.line in self.ended):
+            job.behind = True
+        else:
+            self._give_turn(job, 0)
+
+    def _move(self, job: Job, due: int) -> None:
+        """It waits for another date."""
+        self._withdraw(job)
+        job.date = due
+        if job.line:
+            job.since, job.behind = due, True
+            holder = self.in_turn(job.line)
+            if holder:
+                self._gives_way(holder, due)
+
+    def _call_fair(self, line: str, most: int, place: int) -> None:
+        """The next job of a fair word gets the turn. Those after it that are due and can be claimed by this call come up, too."""
+        if self.in_turn(line):
+            return
+        for number, job in enumerate(self.behind(line)[:most]):
+            if number == 0:
+                self._give_turn(job, place)
+                most = 1 if job.name else most
+            elif number >= most or job.date > self.now or job.name:
+                return
+            else:
+                self._come_up(job, number * len(self.ended) + place)
+
+    def _call_waiters(self, room: int = 1) -> None:
+        called = 0
         for name, times in self.freed.items():
-            room = self.holders(name)
+            holders = self.holders(name)
             for job in self.waiters(name)[:times]:
                 if name in self.doubtful:
-                    if job.name and room >= job.name.most:
+                    if job.name and holders >= job.name.most:
                         break
-                    room += 1
+                    holders += 1
                 job.blocked = False
-        self.freed, self.doubtful = {}, set()
+                called += 1
+        for place, line in enumerate(self.ended, 1):
+            self._call_fair(line, max(1, (room - called) // len(self.ended)), place)
+        self.freed, self.doubtful, self.ended = {}, set(), []
 
     def _finish(self, job: Job, *, cancelled: bool = False, displaced: bool = False) -> None:
         self._unlease(job)
@@ -235,6 +313,7 @@ class Contents:
             since=job.since,
             small=job.small and bool(attempt or job.crashes or evictions or unknown or asks),
         )
+        self._put(self.jobs[job.id])
 
     def _crash(self, job: Job, max_crashes: int) -> str:
         """A worker died: "again" if the job must run again, otherwise it is cancelled or fails. A run restored from its row counts

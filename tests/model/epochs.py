@@ -176,6 +176,8 @@ class Epochs(Contents):
             return "merged"
         job = Job(item.id, record, self._date(item), attempt=item.attempt, crashes=item.crashes, asks=item.asks)
         job.state = State.RUNNING if item.begun else State.SCHEDULED
+        if not item.begun:
+            self._put(job)
         if item.first_ms != "":
             self.firsts.setdefault(item.id, item.first_ms)
         self.jobs[item.id] = job

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Final
 
 from django_delayq.job_meta import SharedName, in_payload
 from django_delayq.states import State
 from django_delayq.store.scripts.record import JobRecord
 
 name_in = cache(in_payload)
+RANKS: Final = {"high": 1, "normal": 2, "low": 3}
 
 
 @dataclass
@@ -31,8 +33,11 @@ class Job:
     small: bool = False  # its run does not say that it has a key
     blocked: bool = False  # it is due, and waits for its name
     held: str = ""  # it is due, and the pause of this word holds it
+    behind: bool = False  # it waits for the turn of its fair word
+    ahead: bool = False  # it has that turn
+    score: float | None = None  # its place in its band, if that is not its date
     turn: int = 0  # of the last run that held its name
-    since: int = 0  # the date with which that run was claimed
+    since: int = 0  # the date with which that run was claimed, or its own date if it has a fair word
 
     @property
     def letter(self) -> str:
@@ -43,9 +48,19 @@ class Job:
         return b"" if self.record.durable else self.record.encode()
 
     @property
+    def shared(self) -> SharedName | None:
+        """Its name and its fair word."""
+        return name_in(self.record.payload)
+
+    @property
     def name(self) -> SharedName | None:
         """That it shares with others."""
-        return name_in(self.record.payload)
+        return self.shared if self.shared and self.shared.text else None
+
+    @property
+    def line(self) -> str:
+        """The line of its fair word; "" without one."""
+        return f"\3{RANKS[self.record.band]}{self.shared.fair}" if self.shared and self.shared.fair else ""
 
     @property
     def words(self) -> list[str]:

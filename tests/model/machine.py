@@ -14,7 +14,7 @@ from uuid import UUID
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from django_delayq.job_meta import NAMED, bare, scope_of, scoped
+from django_delayq.job_meta import NAMED, SharedName, bare, scope_of, scoped
 from django_delayq.setting_readers import OfferTarget
 from django_delayq.states import State
 from django_delayq.store.connection.error_replies import StoreError
@@ -30,7 +30,6 @@ from tests.laws.history import MODEL, History, Look, Sees
 from tests.laws.judge import judge
 from tests.laws.story import Story
 from tests.model.contents import full, short
-from tests.model.job import name_in
 from tests.model.model import Model, Restoring
 from tests.model.wishes import (
     SHARED,
@@ -241,7 +240,8 @@ class QueueMachine(RuleBasedStateMachine):
             number = len(self.records) + 1
             expires = self.now + wish.offset + wish.expires if wish.expires else 0
             name = scoped(wish.scope if wish.name == 1 else "", SHARED[wish.name])
-            given = {"meta": {NAMED: [name, wish.name]}} if wish.name else {}
+            shared = SharedName(name, wish.name, None, wish.fair)
+            given = {"meta": {NAMED: shared.packed()}} if wish.name or wish.fair else {}
             payload = json.dumps([[], {}, given]).encode() if given else b"[[]]"
             says = {"payload": payload, "key": scoped(wish.scope, wish.key), "band": wish.band, "expires_ms": expires}
             use = record(number, id=self.id(number), max_attempts=wish.most, durable=wish.durable, scope=wish.scope, **says)
@@ -395,7 +395,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.call("schedule", [self.item(wish) for wish in wanted], actor="clerk")
         self.claim("w1", 5)
         waiting = self.model.waiters(SHARED[name])
-        holders = [job for job in self.running() if name_in(dumps.record_of(job.record).payload)]
+        holders = [job for job in self.running() if self.model.jobs[job.id].name]
         if holders and ending.pick % 2:
             self.settle(self.ending(holders[-1], replace(ending, slip=0)))
         job = full(waiting[which % 2 * (len(waiting) - 1)].id) if waiting else self.pick(which)
@@ -410,6 +410,37 @@ class QueueMachine(RuleBasedStateMachine):
         elif how == "expire":
             self.now += 6
         self.claim("w2", 5)
+
+    @rule(
+        bands=st.lists(st.sampled_from(["high", "normal", "normal"]), min_size=3, max_size=8),
+        fair=st.sampled_from(["x", "y"]),
+        ahead=st.sampled_from([0, 0, 0, 1000]),
+        name=st.sampled_from([0, 0, 0, 3]),
+        how=st.sampled_from(["cancel", "later", "now", "purge", "replace", "pause", "claim", "claim"]),
+        wants=st.lists(st.integers(1, 6), min_size=1, max_size=4),
+        which=picks,
+    )
+    def of_a_busy_word_jobs_take_turns(
+        self, bands: list[str], fair: str, ahead: int, name: int, how: str, wants: list[int], which: int
+    ) -> None:
+        base = Wish(False, 0, "", "normal", 0, False, "replace", 0, 3, True, name, fair=fair)
+        wanted = [replace(base, band=band, offset=ahead * n - 1, key="n" if n == which % 3 else "") for n, band in enumerate(bands)]
+        self.call("schedule", [self.item(wish) for wish in wanted], actor="clerk")
+        lines = [job for job in self.model.those(State.SCHEDULED) if job.line]
+        job = full(lines[which % len(lines)].id) if lines else self.pick(which)
+        if how == "cancel":
+            self.call("cancel", job, actor="clerk")
+        elif how in ("later", "now"):
+            self.call("reschedule", job, delay_ms=3000 if how == "later" else 0, actor="clerk")
+        elif how == "purge":
+            self.call("purge", limit=1 + which % 5, actor="clerk")
+        elif how == "replace":
+            self.call("schedule", [self.item(replace(base, key="n", band=bands[0]))], actor="clerk")
+        elif how == "pause":
+            self.call("limit", [LimitChange("pause", "task:shop.close", self.now + 1)], actor="clerk")
+        for want in wants:
+            self.claim("w2", want)
+            self.now += which % 2
 
     @precondition(lambda self: any(job.name for job in self.model.those(State.RUNNING)) and not self.model.paused)
     @rule(name=st.sampled_from([1, 1, 2]), asked=st.booleans())

@@ -92,6 +92,7 @@ class Model(Epochs):
             self.firsts[id] = self._first(id, debounce)
             due = min(due, self.firsts[id] + debounce.most_ms)
         self.jobs[id] = job = Job(id, item, due)
+        self._put(job)
         self._event("scheduled", id, due, job.letter, body=job.body)
         return ScheduleReply(status, item.id, due)
 
@@ -144,8 +145,7 @@ class Model(Epochs):
             return "free", min(due, holder.date) if policy == "after" else due
         if moves:
             if not asks:
-                self._withdraw(holder)
-                holder.date = due
+                self._move(holder, due)
                 if debounce:
                     self.firsts[holder.id] = first
                 self._event("rescheduled", holder.id, due, policy)
@@ -184,7 +184,7 @@ class Model(Epochs):
         for job in ended:
             if self._crash(job, max_crashes) == "again":
                 paused = any(map(self.in_force, job.words))
-                date = (job.since if job.name and job.since > 0 else job.date) if paused else self.now
+                date = (job.since or job.date) if paused else self.now
                 if job.fence:
                     self._event("crashed", job.id, job.attempt, job.crashes, job.fence, date)
                 if not paused or 0 < job.record.expires_ms <= self.now:
@@ -194,7 +194,7 @@ class Model(Epochs):
                     self._event("snoozed", job.id, job.attempt, job.crashes, "-", date)
                 self._back(job, date, attempt=job.attempt - 1, evictions=job.evictions, unknown=job.unknown)
         returned = self._open(want - len(ended))
-        handled, held, rank = len(ended), 0, 0
+        handled, held, rank, passes = len(ended), 0, 0, 1
         while rank < len(BANDS) and (room := min(want, MOST - held) - handled) > 0:
             before = held
             for job in [job for job in self._due() if job.record.band == BANDS[rank]][:room]:
@@ -204,9 +204,11 @@ class Model(Epochs):
                     handled += 1
                     taken += self._take(job, job.attempt + 1, nonce, lease_ms)
             rank += 1
-            if held > before:
-                self._call_waiters()
-                rank = 0
+            room = min(want, MOST - held) - handled
+            refills = passes < 4 and room > 0 and self.ended
+            if held > before or refills:
+                self._call_waiters(room if refills else 1)
+                rank, passes = 0, passes + 1
         self._call_waiters()
         if taken:
             self.claims[worker] = LastClaim(nonce, self.now, tuple((job.id, due) for job, due in taken))
@@ -235,6 +237,7 @@ class Model(Epochs):
                 back = self.held(word)[:count]
                 for job in back:
                     job.held = ""
+                    self._put(job)
                     returned.add(job.id)
                 most -= len(back)
                 if len(back) < count:
@@ -259,7 +262,8 @@ class Model(Epochs):
         return True
 
     def _due(self) -> list[Job]:
-        due = [job for job in self.those(State.SCHEDULED) if job.date <= self.now and not job.blocked and not job.held]
+        waiting = (job for job in self.those(State.SCHEDULED) if not job.blocked and not job.held and not job.behind)
+        due = [job for job in waiting if (job.date if job.score is None else job.score) <= self.now]
         return sorted(due, key=lambda job: BANDS.index(job.record.band))
 
     def _take(self, job: Job, attempt: int, nonce: str, lease_ms: int) -> list[tuple[Job, int]]:
@@ -274,6 +278,8 @@ class Model(Epochs):
             self._withdraw(job)
             self._expire(job)
             return []
+        if waited:
+            self._end_turn(job)
         if waited and name and self.holders(name.text) >= name.most:
             job.blocked = True
             return []
@@ -284,7 +290,7 @@ class Model(Epochs):
             self.turns[name.text] = job.turn + 1
             self.turn = max(self.turn, job.turn)
         if waited:
-            job.small, job.since = False, job.date if name else 0
+            job.small, job.since = False, job.date if job.shared else 0
         date, job.date = job.date, self.now + lease_ms
         job.state, job.attempt, job.fence, job.progress = State.RUNNING, attempt, nonce, ""
         self._event("claimed", job.id, attempt, job.crashes, nonce)
@@ -543,8 +549,7 @@ class Model(Epochs):
             if best and best(due, found.date) == found.date:
                 due = found.date
             else:
-                self._withdraw(found)
-                found.date = due
+                self._move(found, due)
                 if debounce:
                     self.firsts[id] = self._first(id, debounce)
                 self._event("rescheduled", id, due, *([word] if word else []))
@@ -584,6 +589,7 @@ class Model(Epochs):
         self.jobs[id] = fresh = Job(id, use, due)
         if kept and use is not record:
             fresh.turn, fresh.since = kept.turn, kept.since
+        self._put(fresh)
         self._event("requeued", id, due, body=fresh.body)
         return Change.DONE, job
 
@@ -614,7 +620,7 @@ class Model(Epochs):
         self._begin(now_ms)
         held = sorted((job for job in self.those(State.SCHEDULED) if job.held), key=lambda job: (-job.date, job.id))
         others = (job for job in self.those(State.SCHEDULED) if not job.held)
-        waiting = [*held, *sorted(others, key=lambda job: -1 if job.blocked else BANDS.index(job.record.band))]
+        waiting = [*held, *sorted(others, key=lambda job: -1 if job.blocked or job.behind else BANDS.index(job.record.band))]
         for job in waiting[:limit]:
             self._cancel_waiting(job, b'{"m":"purged"}')
         gone = len(waiting[:limit])
@@ -643,6 +649,9 @@ class Model(Epochs):
             if job.name and self.holders(job.name.text) + granted.get(job.name.text, 0) < job.name.most:
                 granted[job.name.text] = granted.get(job.name.text, 0) + 1
                 job.blocked = False
+        for job in self.those(State.SCHEDULED):
+            if job.ahead and job.score is not None and job.score > now_ms >= job.date:  # the clock was put back
+                job.score = now_ms
         self._call_waiters()
         self.claims = {worker: claim for worker, claim in self.claims.items() if claim.at >= now_ms - claims_ms}
         self.offered = {id: place for id, place in self.offered.items() if id in self.jobs}

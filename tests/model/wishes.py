@@ -40,6 +40,7 @@ class Wish:
     name: int = 0  # its entry in SHARED
     late: str = ""  # it is published late, and may act on no holder, on the one that there is, or on another; or never
     scope: str = ""  # of its key and of its serial name
+    fair: str = ""  # its fair word
 
 
 wishes = st.builds(
@@ -57,6 +58,7 @@ wishes = st.builds(
     name=st.sampled_from([0, 0, 0, 0, 1, 1, 2, 3]),
     late=st.sampled_from(["", "", "", "", "none", "holder", "another", "replaced"]),
     scope=scopes,
+    fair=st.sampled_from(["", "", "", "x", "x", "y"]),
 )
 
 

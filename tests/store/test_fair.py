@@ -101,12 +101,13 @@ def test_jobs_that_wait_for_a_token_keep_the_turn_and_the_next_word_is_not_held_
     rate = Rate("r", Quota(1, 1000, 1))
     for number in range(1, 6):
         put(board, number, rate=rate)
-    put(board, 7, fair="b", rate=rate)
     put(board, 8, fair="a")
+    assert numbers(board.claim("n0", now=NOW + 1)) == [1, 8]
+    put(board, 7, NOW + 2, fair="b", rate=rate)  # only one job of a waits for a token before it
     got = []
-    for step in range(6):
+    for step in range(1, 6):
         got += numbers(board.claim(f"n{step}", now=NOW + 1 + step * 1000))
-    assert got == [1, 8, 7, 2, 3, 4, 5]
+    assert got == [2, 7, 3, 4, 5]
 
 
 def test_a_crashed_job_is_the_next_of_its_word(board):
@@ -137,3 +138,35 @@ def test_purged_jobs_leave_no_turn(board):
     assert not {"blocked", "waiters", "holders", "names"} & board.dump().keys()
     put(board, 4)
     assert in_bands(board) == {4}
+
+
+def test_a_due_job_that_replaces_a_waiting_one_takes_the_place_of_one_that_is_not_due(board):
+    put(board, 1, NOW + 100)
+    put(board, 2, NOW + 200, key="k")
+    assert put(board, 3, NOW, key="k", on_conflict="replace") == "replaced"
+    assert numbers(board.claim()) == [3]
+
+
+def test_tidy_gives_the_turn_to_the_next_where_its_holder_is_gone(board):
+    for number in (1, 2, 3):
+        put(board, number)
+    board.link.execute("ZREM", board.keys["normal"], ids.short(job_id(1)))
+    tidy(board)
+    assert in_bands(board) == {2}
+
+
+def test_tidy_brings_a_turn_back_that_lies_ahead_of_a_clock_that_was_set_back(board):
+    for number in (1, 2):
+        put(board, number, NOW - 5000)
+    board.claim("n1", want=1)
+    assert board.claim("n2", now=NOW - 3000).jobs == []
+    tidy(board, NOW - 3000)
+    assert numbers(board.claim("n3", now=NOW - 3000)) == [2]
+
+
+def tidy(board: Board, now: int = NOW) -> None:
+    cursor = "0"
+    for _ in range(9):
+        cursor = board.store.tidy(cursor=cursor, now_ms=now).cursor
+        if cursor == "0":
+            return

@@ -201,14 +201,10 @@ class MixedHistory(RatedHistory):
             elif line[0] == "\2":
                 assert line in opens
             elif line[0] != "\1":
-                called = {one for one in bands | in_rates | self._in_turn(waiters) if self.name_of[one] == line}
+                called = {one for one in bands | in_rates if self.name_of[one] == line}
                 assert called or len(names[line]) >= NAMES[line], f"nobody will ever call {number} of {line}"
         assert not breaches(self.claims)
         assert set(found.get("names", {})) <= set(found.get("jobs", []))
-
-    @staticmethod
-    def _in_turn(waiters: list[tuple[str, int]]) -> set[int]:
-        return {number for line, number in waiters if line[0] == "\3"}
 
 
 @pytest.mark.parametrize("seed", range(15))

@@ -111,9 +111,16 @@ if string.sub(naming, 1, 1) == 'h' then
   for i = 1, #holders do
     local name, id = string.match(holders[i], '^(.-)%z(.*)$')
     local letter = name and ({h = 'h', n = 'n', l = 'l'})[({['1'] = 'h', ['2'] = 'n', ['3'] = 'l'})[string.match(name, '^\3(.)')] or '']
-    local waits = letter and (redis.call('ZSCORE', BANDS[letter], id) or (tonumber(redis.call('ZSCORE', k_blocked, id) or '') or 0) < 0)
+    local turn = letter and tonumber(redis.call('ZSCORE', BANDS[letter], id) or '')
+    local waits = turn or (letter and (tonumber(redis.call('ZSCORE', k_blocked, id) or '') or 0) < 0)
+    if turn and turn > now and (lines.first_due(id) or turn) <= now then -- the clock was set back since its turn
+      redis.call('ZADD', BANDS[letter], int(now), id)
+      wake_for(now)
+    end
     if waits or (name and not letter and redis.call('ZSCORE', k_leases, id)) then
       stay = stay + 1
+    elseif letter then
+      lines.end_turn(id, name, redis.call)
     else
       redis.call('ZREM', k_holders, holders[i])
       lines.note_freed(name or '')
@@ -138,14 +145,21 @@ if string.sub(naming, 1, 1) == 'b' then
     local name, most = lines.of(id)
     local band = header(redis.call('HGET', k_jobs, id) or '')
     local held = due < 0 and band and is_held(words_of(redis.call('HGET', k_jobs, id), name), lines.rate_of(id))
+    local behind, holder
+    if band and due >= 0 then
+      behind, holder = lines.waits_for_turn(id, band, due)
+    end
+    local for_name = name and due >= 0 and not behind
     if not band then
       redis.call('ZREM', k_blocked, id)
-    elseif held or (due >= 0 and (lines.waits_for_turn(id, band, due) or (name and not lines.has_room(name, most)))) then
+    elseif held or holder or (for_name and not lines.has_room(name, most)) then
       stay = stay + 1
+    elseif for_name then -- it has had its turn
+      lines.count(name)
+      lines.unblock(id, band)
+      redis.call('ZADD', BANDS[band], int(due), id)
+      wake_for(due)
     else
-      if name and due >= 0 then
-        lines.count(name)
-      end
       lines.unblock(id, band)
       wake_for(lines.put(id, band, math.abs(due), redis.call))
     end

@@ -305,7 +305,8 @@ if named then
     redis.call('HSET', k_names, id, values[id])
   end
 
-  -- Whether the job with the turn is not due, and gives its place to one with an earlier date.
+  -- Whether the job with the turn is not due, and gives its place to one with an earlier date. Its own date can be an earlier one still, if
+  -- the clock was set back.
   function fair.gives_way(holder, letter, line, due)
     local date = tonumber(redis.call('ZSCORE', BANDS[letter], holder) or '')
     if not date and (tonumber(redis.call('ZSCORE', k_blocked, holder) or '') or 0) >= 0 then -- only tidy could know why
@@ -314,7 +315,7 @@ if named then
     elseif not date or date <= now or date <= due then
       return false
     end
-    wait(holder, letter, line, date, redis.call)
+    wait(holder, letter, line, first_due(holder) or date, redis.call)
     redis.call('ZREM', BANDS[letter], holder)
     redis.call('ZREM', k_holders, line .. '\0' .. holder)
     return true
@@ -329,9 +330,9 @@ if named then
       return due
     end
     fair.note_date(id, due)
-    local holder = not freed[line] and fair.holder(line)
-    if freed[line] or (holder and holder ~= id and not fair.gives_way(holder, letter, line, due)) then
-      wait(id, letter, line, due, redis.call)
+    local holder = fair.holder(line)
+    if holder ~= id and (not holder and freed[line] or holder and not fair.gives_way(holder, letter, line, due)) then
+      wait(id, letter, line, due, redis.call) -- without a holder, `call` chooses the first
       return nil
     end
     redis.call('ZADD', BANDS[letter], due <= now and fair.score(0) or int(due), id)
@@ -399,10 +400,11 @@ if named then
     return first
   end
 
-  -- Whether a job that waits with that score does so for its turn, which another has.
+  -- Whether a job that waits with that score does so for its turn. Returns the job with the turn, too.
   function fair.waits(id, letter, due)
     local line = fair_line(id, letter)
-    return line and redis.call('ZSCORE', k_waiters, waiter(id, letter, due, line)) and fair.holder(line)
+    local waits = line and redis.call('ZSCORE', k_waiters, waiter(id, letter, due, line))
+    return waits, waits and fair.holder(line)
   end
 
   -- Whether a fair word may have a next job: `call` puts it into its band.
@@ -419,7 +421,7 @@ if named then
     local earliest
     if next(freed) and redis.call('ZCARD', k_blocked) > 0 then -- usually no job waits
       begun, full, held = {}, {}, false
-      local dropped = 0
+      local called, dropped = 0, 0
       for name, places in pairs(freed) do
         local seen, most_read = 0, places -- usually the first read is the last
         repeat
@@ -445,7 +447,7 @@ if named then
             if id and redis.call('ZREM', k_blocked, id) == 1 and exists then
               gather('ZADD', BANDS[RANKED[rank]], due, id)
               earliest = math.min(earliest or math.huge, tonumber(due))
-              places = places - 1
+              called, places = called + 1, places - 1
             else
               dropped = dropped + 1
             end
@@ -455,7 +457,7 @@ if named then
         until places == 0 or all or dropped >= MOST_DROPPED
       end
       for place, line in ipairs(ended) do
-        local date = fair.call(line, math.max(1, math.floor((room or 1) / #ended)), place)
+        local date = fair.call(line, math.max(1, math.floor(((room or 1) - called) / #ended)), place)
         earliest = date and math.min(earliest or date, date) or earliest
       end
       flush()
