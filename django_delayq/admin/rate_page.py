@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq.admin.forms import ReasonForm
+from django_delayq.admin.forms import ReasonForm, reason_field
 from django_delayq.admin.readonly import actor, log, tell
 from django_delayq.exceptions import DelayqError
 from django_delayq.job_meta import MOST_TOKENS, Quota
@@ -32,6 +32,7 @@ class RateForm(ReasonForm):
         max_value=MOST_TOKENS,
         help_text=_("How many can start at once after a quiet time."),
     )
+    reason = reason_field(_("The reason is kept in the history. Other users can see it."))
     reset = forms.BooleanField(required=False, widget=forms.HiddenInput)
     field_order = ("name", "rate", "burst", "reason", "reset")
 

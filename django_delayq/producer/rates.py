@@ -25,7 +25,8 @@ class RateReply:
     """The result of a change of a rate. It is true if it changed something.
 
     Args:
-        waiting: the number of due jobs that wait for a token of the rate. It doesn't count partitions in `unconfirmed`.
+        waiting: the number of due jobs that waited for a token of the rate before the change. It doesn't count partitions that can't
+            be reached.
         seconds: how long the last of them waits with the new rate; 0 if the rate was reset.
         unconfirmed: the partitions that can't be reached, such as `orders/3`. Workers repeat the change there every second.
     """
@@ -65,6 +66,7 @@ def set_rate(
     if rate is not None and pace is None:
         raise ConfigError(f"{WHERE}: rate={rate!r}, burst={burst!r} must be a number and a unit, such as '100/m' (s, m, h or d).")
     told, before = pace.told() if pace else "", pace_of(name)
+    count = waiting(name)  # before the change, because workers then start jobs that it lets go
     if dry_run:
         changed, unconfirmed = told != (before.told() if before else ""), list[str]()
     elif commit.is_open(connections[conf.get().database]):
@@ -73,7 +75,6 @@ def set_rate(
         word, parts = f"{outbox.pauses.RATE}{name}", queues.partitions()
         changed = outbox.pauses.write(word, paused=pace is not None, parts=parts, rate=told, actor=actor, reason=reason)
         unconfirmed = queues.send_word(word).left
-    count = waiting(name)
     return RateReply(
         changed=changed, waiting=count, seconds=count * pace.each_ms / 1000 if pace else 0.0, unconfirmed=tuple(unconfirmed)
     )

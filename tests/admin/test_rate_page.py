@@ -20,6 +20,7 @@ def send(client, **given: str):
 
 def test_a_rate_is_set_shown_and_reset(orders, staff):
     client = staff("view_queue", "view_job", "set_rate")
+    assert "The reason is kept in the history." in plain(client, PAGE)
     assert "The rate of bank:7 is 50/m. Waiting jobs: 0." in send(client, burst="3").content.decode()
     shown = plain(client, PAGE)
     assert "bank:7 50/m 3 0" in shown

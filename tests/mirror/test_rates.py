@@ -68,6 +68,23 @@ def test_a_person_sets_a_rate_and_resets_it(orders):
     ]
 
 
+def test_jobs_that_a_faster_rate_lets_go_at_once_are_counted(orders, monkeypatch):
+    send, started = queues.send_word, []
+
+    def send_and_claim(word: str) -> queues.SentWord:
+        sent = send(word)
+        for ahead_ms in (1000, 2000):  # the new rate counts from the first look on
+            started.extend(orders.claim(ahead_ms=ahead_ms))
+        return sent
+
+    for number in range(4):
+        delayq.schedule(pay_out, 7, number)
+    orders.claim()
+    monkeypatch.setattr(queues, "send_word", send_and_claim)
+    assert delayq.set_rate("bank:7", "100/s").waiting == 3
+    assert started
+
+
 def test_a_dry_run_counts_and_changes_nothing(orders):
     for number in range(4):
         delayq.schedule(pay_out, 7, number)
