@@ -264,6 +264,10 @@ KINDS: Final[Mapping[str, FindingKind]] = {
             "Unfinished jobs with a key have no scope, because they were scheduled before SCOPE was set.",
             "Wait until they have ended. Then set SCOPE_ONLY, which saves a call to Redis and a query for each job with a key.",
         ),
+        D040=(
+            "Unfinished jobs lack the name, the rate or the fair word of their task, because they were scheduled before it had one.",
+            "Wait until they have ended. To apply it at once, cancel them and schedule them again.",
+        ),
         D031=(
             "The ticks of a schedule are more than a minute late.",
             "Run a worker with the role relay that has the schedule. If no code declares it, it is retired within an hour.",

@@ -5,8 +5,10 @@ It changes nothing unless --fix is given. Then it repairs differences between Re
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from typing import Any, Final, Literal, TextIO
 from uuid import UUID
 
@@ -26,7 +28,7 @@ from django_delayq.management import UsageError
 from django_delayq.management.change_commands import confirm
 from django_delayq.management.output import duration, print_json, progress, shown
 from django_delayq.management.pause_commands import paused_row
-from django_delayq.management.queue_findings import redis_findings
+from django_delayq.management.queue_findings import CHUNK, redis_findings
 from django_delayq.mirror import reconcile_rows
 from django_delayq.mirror.checkpoint import locked_checkpoint, needs_restore
 from django_delayq.mirror.mirror_loop import MirrorLoop
@@ -37,6 +39,7 @@ from django_delayq.models import PARKED_ROWS, UNPUBLISHED, Job, Periodic, SetAsi
 from django_delayq.producer.outbox import pauses, rows
 from django_delayq.producer.put import batches
 from django_delayq.producer.stores import stores
+from django_delayq.producer.task import registry
 from django_delayq.signing import Signer
 from django_delayq.states import PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE, PARKED_TASK, UNFINISHED, State
 from django_delayq.store.connection.places import Places
@@ -116,6 +119,23 @@ def _bare_keys() -> Iterator[Finding]:
         yield Finding("D039", text, "Set SCOPE_ONLY, which saves a call to Redis and a query for each job with a key.")
 
 
+def _older_jobs() -> Iterator[Finding]:
+    """Unfinished jobs that were scheduled before their task had a name, a rate or a fair word. These are the oldest ones."""
+    for task in registry:
+        wanted = {"concurrency name": task.named, "rate": task.rated, "fair word": task.faired}
+        if not any(wanted.values()):
+            continue
+        lacking = Counter[str]()
+        jobs = Job.objects.filter(task=task.name, state__in=UNFINISHED).order_by("id").only("id", "options")
+        for job in islice(keyset.through(jobs, ("id",), CHUNK), overview.MOST_COUNTED + 1):
+            name = job.shared_name
+            has = dict(zip(wanted, (name.text, name.rate, name.fair) if name else ("", None, ""), strict=True))
+            lacking.update(what for what, format in wanted.items() if format and not has[what])
+        for what, count in lacking.items():
+            text = f"Unfinished jobs of {task.name!r} without the {what} of their task: {overview.count_text(count)}."
+            yield Finding("D040", text)
+
+
 def _row_findings() -> Iterator[Finding]:
     kept = SetAside.objects.values_list("queue").annotate(Count("pk"), Min("noticed_at")).order_by("queue")
     for queue, count, first in kept:
@@ -147,6 +167,7 @@ def _row_findings() -> Iterator[Finding]:
         text = f"Committed changes of jobs in the queue {queue!r} that no process carries out: {count}."
         yield Finding("D038", f"{text} DELAYQ['QUEUES'] does not list this queue.")
     yield from _bare_keys()
+    yield from _older_jobs()
     first = Job.objects.filter(UNPUBLISHED, durable=True).order_by("id").values_list("created_at", flat=True).first()
     age = (database.now() - first).total_seconds() if first else 0.0
     if MEASURES["outbox_age"].is_finding(age) and overview.count_absent():

@@ -11,14 +11,16 @@ from django.db import OperationalError
 import django_delayq as delayq
 from django_delayq import clock, under_test
 from django_delayq.checks import check_rights
+from django_delayq.job_meta import NAMED, SharedName
 from django_delayq.models import CommitRequest, Job, Site, database
+from django_delayq.producer import name_format
 from django_delayq.producer.stores import stores
 from django_delayq.store.scripts import decode, site
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests import servers
 from tests.conftest import Answer
 from tests.management.conftest import NOWHERE, beat, lose_redis, without_database
-from tests.tasks_for_tests import close_order
+from tests.tasks_for_tests import close_order, pay_out
 from tests.topologies import ClusterNode
 
 QUEUES = ("default", "orders", "redis")
@@ -184,6 +186,19 @@ def test_d039_jobs_whose_keys_are_older_than_the_scope(run, orders, settings):
     assert only(run, "D039")["message"] == "No unfinished job has a key without a scope."
     settings.DELAYQ = {**settings.DELAYQ, "SCOPE_ONLY": True}
     assert findings(run("doctor", "--json"), "D039") == []
+
+
+def test_d040_jobs_that_were_scheduled_before_their_task_had_a_rate(run, orders, monkeypatch):
+    _, bare, named = (delayq.schedule(pay_out, 7) for _ in range(3))
+    assert findings(run("doctor", "--json"), "D040") == []
+    Job.objects.filter(pk=bare.id).update(options={})
+    Job.objects.filter(pk=named.id).update(options={"meta": {NAMED: SharedName("bank:7").packed()}})
+    assert only(run, "D040")["message"] == f"Unfinished jobs of {pay_out.name!r} without the rate of their task: 2."
+    monkeypatch.setattr(pay_out, "named", name_format.given("bank:{bank}", None, pay_out.signature, "task"))
+    name, rate = sorted(one["message"] for one in findings(run("doctor", "--json"), "D040"))
+    assert (name, rate[-3:]) == (f"Unfinished jobs of {pay_out.name!r} without the concurrency name of their task: 2.", " 2.")
+    Job.objects.filter(task=pay_out.name).update(state="succeeded")
+    assert findings(run("doctor", "--json"), "D040") == []
 
 
 def test_d002_does_not_speak_of_rows_that_redis_has(run, orders):
