@@ -10,6 +10,7 @@ from dataclasses import dataclass
 EVERY = 0.005  # seconds from one date to the next
 AT_ONCE = 0.02  # seconds from one call to the next where jobs are scheduled for now
 FIRST_AT_ONCE = 100_001  # number of the first of those
+FIRST_OF_OTHERS = 1_000_001  # number of the first of jobs that run beside others
 MOST_PARTITIONS = 512
 ROUND = 1000  # seconds after which the clock of a mark begins anew: with all of it there would be no room in a float
 

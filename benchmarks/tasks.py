@@ -23,6 +23,21 @@ def rated(text: str, bank: int) -> None:
     base.nothing(text)
 
 
+TENANTS = 1_000
+
+
+@delayq.task(name="bench.shared", fair="tenant:{tenant}")
+def shared(number: int, tenant: int) -> None:
+    """Notes when it runs, and which it is. Tenants take turns."""
+    base.marks.add(sightings.mark(number, 0, time.time()))
+
+
+@delayq.task(name="bench.unshared")
+def unshared(number: int, tenant: int) -> None:
+    """The same without turns."""
+    base.marks.add(sightings.mark(number, 0, time.time()))
+
+
 def stay(seconds: float) -> None:
     """Notes when it begins, and, negative, when it ends."""
     base.marks.add(time.time())

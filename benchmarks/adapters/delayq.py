@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -178,6 +179,36 @@ def rated(names: int, count: int) -> float:
     return due
 
 
+def tenants(count: int) -> float:
+    """Schedules jobs of `TENANTS`, one tenant after the other. All are due at the same time. Returns that time."""
+    each = count // tasks.TENANTS
+    return _put_all(count, lambda due: (tasks.shared.using(run_at=due).bind(number + 1, number // each) for number in range(count)))
+
+
+def beside(count: int, *, fair: bool = True, alone: bool = False) -> float:
+    """Schedules so many jobs of one tenant, which are due at the same time, and one of each other tenant, due one after the other from
+    then on. `alone`: only one job of the first. Returns the time of the first date.
+    """
+    task = tasks.shared if fair else tasks.unshared
+
+    def bound(due: datetime) -> Iterator[Binding]:
+        for number in range(1 if alone else count):
+            yield task.using(run_at=due).bind(number + 1, 0)
+        for number in range(tasks.TENANTS - 1):
+            date = due + timedelta(seconds=number * sightings.EVERY)
+            yield task.using(run_at=date).bind(sightings.FIRST_OF_OTHERS + number, number + 1)
+
+    return _put_all(count, bound)
+
+
+def _put_all(count: int, bound: Callable[[datetime], Iterable[Binding]]) -> float:
+    due = clock.from_ms(round((time.time() + ROOM * (4 + count / 3000)) * 1000))
+    delayq.schedule_many(bound(due))
+    if time.time() > due.timestamp():
+        raise SystemExit("the jobs were due before they were in")
+    return due.timestamp()
+
+
 def keyed(policy: Conflict, keys: int | None, count: int, *, atomic: bool = False) -> float:
     """Schedules jobs one call at a time, with that many keys in turn (None: a different key for each). Returns seconds."""
     began = time.perf_counter()
@@ -251,6 +282,10 @@ class Delayq(base.Adapter):
         "unnamed": partial(named, 0),
         "unrated": partial(rated, 0),
         "rated1000": partial(rated, tasks.RATED_NAMES),
+        "tenants": tenants,
+        "beside": beside,
+        "beside_one": partial(beside, alone=True),
+        "beside_unfair": partial(beside, fair=False),
         "named": partial(named, None),
         "named_keyed": partial(named, None, keyed=True),
         "named100": partial(named, 100),

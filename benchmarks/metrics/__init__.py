@@ -27,6 +27,7 @@ NAMES = (
     "pull",
     "serial",
     "rates",
+    "fair",
     "handover",
     "growth",
     "workers",

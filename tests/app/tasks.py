@@ -97,6 +97,13 @@ def metered(op: str, partner: int) -> None:
         pass
 
 
+@delayq.task(fair="tenant:{tenant}")
+def billed(op: str, tenant: int) -> None:
+    """One of several tenants, which take turns."""
+    with _run(op):
+        pass
+
+
 @delayq.task
 def long(op: str, seconds: float) -> None:
     """So long that faults meet it."""

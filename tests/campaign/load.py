@@ -80,6 +80,7 @@ class Web:
             (self.with_rate, 4),
             (self.held, 4),
             (self.pause, 2),
+            (self.of_tenant, 4),
         ]
 
     def step(self) -> None:
@@ -188,6 +189,15 @@ class Web:
             if place:
                 self._next()
             self._schedule(tasks.metered, (partner,), delay, inside=self.random.random() < 0.3)
+
+    def of_tenant(self) -> None:
+        """Some jobs of one of a few tenants, which take turns; now and then many. They have several priorities."""
+        dice = self.random
+        tenant, delay, priority = dice.randrange(4), self._delay(), dice.choice([0, 0, 0, 5])
+        for place in range(dice.choice([1, 1, 2, 30])):
+            if place:
+                self._next()
+            self._schedule(tasks.billed, (tenant,), delay, inside=dice.random() < 0.3, priority=priority)
 
     def _named(self, busy: bool) -> list[tuple[Any, tuple[Any, ...]]]:
         seconds = round(self.random.uniform(0.05, 0.4), 2)

@@ -14,6 +14,7 @@ from django_delayq.job_meta import Quota
 from django_delayq.store.connection.link import Link
 from django_delayq.store.keys import Keys
 from django_delayq.store.scripts.events import FIRST, Entry, _entry
+from tests.campaign.turns import TurnReader
 from tests.laws.dump import Dump, read_with
 from tests.laws.history import WITNESS, History, Look, RatedClaim, Sees
 from tests.laws.judge import judge
@@ -37,6 +38,7 @@ class Witness:
         self._noted: set[str] = set()  # whose cancel was asked for when Redis did not have them
         self._seen, self._count = FIRST, 0
         self._claims: list[RatedClaim] = []
+        self._turns = TurnReader()
         self.wrong: list[str] = []
         self.looks = self.gaps = 0
 
@@ -64,7 +66,11 @@ class Witness:
         pages = self._story.read(entries) if Sees.STORY in sees else ()
         look = Look(before=self._last, after=dump, entries=entries, pages=pages, forgetting=self._forgetting, noted=self._noted)
         self._note_claims(entries, dump)
-        history = History(sees=sees, looks=[look], max_crashes=self._max_crashes, claims=self._claims)
+        if Sees.STORY in sees and self._last is not None:
+            self._turns.read(entries, self._last, dump)
+        else:
+            self._turns.begin(dump)
+        history = History(sees=sees, looks=[look], max_crashes=self._max_crashes, claims=self._claims, turns=self._turns.turns)
         wrong = [str(breach) for breach in judge(history)]
         self._last = dump
         self._seen = entries[-1].id if entries else self._seen

@@ -16,6 +16,10 @@ from django_delayq.job_meta import NAMED, Quota, Rate, SharedName, in_meta
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.store.reads import queue_depth
+from tests.laws import dump as dumps
+from tests.laws.history import History, Look, Sees
+from tests.laws.judge import judge
+from tests.mirror.restoring import settle_down
 from tests.tasks_for_tests import bill, close_order
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -107,3 +111,27 @@ def test_waiting_jobs_keep_their_word_when_the_option_is_removed(orders, monkeyp
     assert Job.objects.get(pk=third.id).shared_name is None
     assert len(orders.claim()) == 3
     assert Job.objects.get(pk=second.id).shared_name.fair == "tenant:a"
+
+
+def test_after_a_wipe_one_job_of_each_word_is_in_a_band_and_tenants_take_turns(orders, loop, wipe, redis_server):
+    for number in range(6):
+        delayq.schedule(bill, "a", number)
+    delayq.schedule(bill, "b", 1)
+    running = orders.claim(want=2)
+    orders.fold()
+    wipe()
+    settle_down(orders, loop)
+    found = dumps.read(redis_server.link, orders.store.keys)
+    assert judge(History(sees=Sees.QUEUES, looks=[Look(after=found)])) == []
+    assert len(found.normal) == 1  # the only one of b runs
+    assert sorted(found.leases) == sorted(job.id for job in running)
+    assert len(orders.claim(want=10, ahead_ms=20_000)) == 5
+
+
+def test_a_restored_job_that_is_due_does_not_wait_for_one_that_is_not(orders, loop, wipe):
+    due = delayq.schedule(bill, "a", 1)
+    orders.fold()
+    wipe()
+    delayq.schedule(bill, "a", 2, delay=3600)  # before the other one is restored
+    settle_down(orders, loop)
+    assert [job.id for job in orders.claim(ahead_ms=20_000)] == [ids.short(due.id)]

@@ -194,7 +194,7 @@ class Model(Epochs):
                     self._event("snoozed", job.id, job.attempt, job.crashes, "-", date)
                 self._back(job, date, attempt=job.attempt - 1, evictions=job.evictions, unknown=job.unknown)
         returned = self._open(want - len(ended))
-        handled, held, rank, passes = len(ended), 0, 0, 1
+        handled, held, rank, passes = len(ended), 0, 0, 0
         while rank < len(BANDS) and (room := min(want, MOST - held) - handled) > 0:
             before = held
             for job in [job for job in self._due() if job.record.band == BANDS[rank]][:room]:

@@ -26,7 +26,7 @@ from django_delayq.store.scripts.queue import Outcome
 from django_delayq.worker.line import lines_of
 from tests.depths import queue_depth
 from tests.partitioned import claim, divide, fold, succeed
-from tests.tasks_for_tests import close_order, pay_out
+from tests.tasks_for_tests import bill, close_order, pay_out
 
 __all__ = ["divide"]
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -118,6 +118,17 @@ def test_a_rate_lives_in_one_partition_and_a_key_or_a_name_with_another_home_is_
     with pytest.raises(ConfigError, match="use a queue with PARTITIONS 1 for limited work"):
         delayq.schedule(pay_out, 7, serial="o:7")
     assert delayq.schedule(pay_out, 7, key="bank:7", serial="bank:7").created
+
+
+def test_a_fair_word_chooses_no_partition_and_words_take_turns_in_each(divide):
+    divide(3)
+    jobs = delayq.schedule_many(bill.bind("a", number) for number in range(1200))
+    others = delayq.schedule_many(bill.bind("b", number) for number in range(600))
+    assert set(partitions(jobs)) == set(partitions(others)) == {0, 1, 2}
+    assert bill.using(key="o:7").schedule("a", 7).created
+    found = [ids.partition(ids.full(job.id)) for job in claim(want=1)]
+    assert sorted(found) == [0, 1, 2]
+    assert {job.id for job in claim(want=1)} <= {job.short_id for job in others}
 
 
 @pytest.mark.parametrize("options", [{}, {"key": "o:7"}, {"serial": "tenant:1"}], ids=["alone", "key", "name"])

@@ -28,6 +28,7 @@ from tests.conftest import missing
 from tests.depths import queue_depths
 from tests.stage import eventually
 from tests.store.board import NOW, Board, job_id, record
+from tests.store.test_fair import payload
 from tests.topologies import ClusterNode, ClusterServers, redis_program, valkey_program
 
 PROGRAMS: dict[str, Callable[[], str]] = {"redis": redis_program, "valkey": valkey_program}
@@ -169,6 +170,20 @@ def test_a_debounce_ends_though_its_slot_moves(fresh, places):
     moved(fresh, "a")
     assert [store.schedule([one], now_ms=NOW + n * 3000)[0].status for n, one in enumerate(calls[2:], start=2)] == ["moved", "kept"]
     assert store.reschedule(job_id(0), delay_ms=5000, policy="latest+9000", now_ms=NOW + 8000).due_ms == NOW + 9000
+    assert store.tidy(now_ms=NOW).cursor == "0"
+
+
+def test_fair_words_take_turns_though_their_slot_moves(fresh, places):
+    store = QueueStore(places(fresh, patience=30.0), prefix="t:x", queue="a")
+    words = [("a", n) for n in range(4)] + [("b", n) for n in range(4, 6)]
+    store.schedule([ScheduleItem.of(record(n, payload=payload(word)), delay_ms=0) for word, n in words], now_ms=NOW)
+    ran = []
+    for step in range(6):
+        (job,) = store.claim("w", f"n{step}", want=1, lease_ms=30_000, max_crashes=3, now_ms=NOW + step).jobs
+        ran.append(ids.full(job.id))
+        if step == 1:
+            moved(fresh, "a")
+    assert ran == [job_id(n) for n in (0, 4, 1, 5, 2, 3)]
     assert store.tidy(now_ms=NOW).cursor == "0"
 
 
