@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
+from django_delayq.job_meta import bare, scope_of
 from django_delayq.states import State
 from django_delayq.store.connection.link import Link
 from django_delayq.store.keys import NAMES
@@ -335,7 +336,7 @@ class EpochMachine(QueueMachine):
         self._wipe()
         if first == "schedule" and keys:
             key = sorted(keys)[which[0] % len(keys)]
-            wish = Wish(False, 0, key, "normal", 0, True, "keep", 0, 3, True)
+            wish = Wish(False, 0, bare(key), "normal", 0, True, "keep", 0, 3, True, scope=scope_of(key))
             self.call("schedule", [self.item(wish)], actor="clerk")
         if first != "rows":
             self._adopt(self.held)
