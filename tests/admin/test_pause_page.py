@@ -11,9 +11,10 @@ from django.urls import reverse
 import django_delayq as delayq
 from django_delayq import clock
 from django_delayq.models import Pause
+from tests.admin.conftest import JOBS, page
 from tests.admin.test_job_page import why, works
 from tests.admin.test_trends import plain
-from tests.tasks_for_tests import close_order
+from tests.tasks_for_tests import close_order, pay_out
 
 TASK = close_order.name
 PAGE = "/admin/delayq/queue/pauses/"
@@ -87,3 +88,43 @@ def test_a_job_that_returns_after_the_end_of_a_pause_says_so(orders, staff):
     assert "The pause ends at " in why(staff(), job)
     Pause.objects.update(until=clock.now())
     assert why(staff(), job) == f"The pause of {TASK} has ended. The jobs that it held return gradually."
+
+
+def rated(orders) -> None:
+    """Takes the token of bank 7."""
+    delayq.schedule(pay_out, 7, 1)
+    orders.claim()
+
+
+HOLDS = {
+    "paused": (
+        lambda orders: delayq.pause("orders"),
+        lambda orders: delayq.pause(task=pay_out),
+        lambda orders: delayq.pause(name="bank:7"),
+    ),
+    "waits for its rate": (rated,),
+}
+
+
+@pytest.mark.parametrize(("held_by", "hold"), [(held_by, hold) for held_by, holds in HOLDS.items() for hold in holds])
+def test_a_job_that_a_pause_or_a_rate_holds_is_not_late_and_nobody_knows_when_it_starts(orders, staff, held_by, hold):
+    works()
+    hold(orders)
+    job = delayq.schedule(pay_out.using(serial="bank:{bank}", run_at=clock.now() - timedelta(hours=1)), 7, 2)
+    orders.claim()
+    orders.fold()
+    client = staff()
+    context = client.get(page(job)).context
+    assert (context["late"], context["held_by"]) == ("", held_by)
+    assert next((moment.text, moment.about) for moment in context["moments"] if moment.ahead) == (held_by, None)
+    assert {moment.about for moment in context["moments"]} == {None}
+    assert f" {held_by} 0/10" in plain(client, f"{JOBS}?q=id:{job.short_id}")
+    assert f" {held_by} attempts 0 / 10" in plain(client, page(job))
+
+
+def test_a_job_that_nothing_holds_is_late(orders, staff):
+    delayq.pause(name="bank:8")
+    job = delayq.schedule(pay_out.using(run_at=clock.now() - timedelta(hours=1)), 7)
+    context = staff().get(page(job)).context
+    assert (context["late"][:2], context["held_by"]) == ("1h", "")
+    assert any(moment.about for moment in context["moments"])

@@ -5,11 +5,13 @@
 -- Returns: now, then per id: state (scheduled, running, failed, finished, unknown) date attempt crashes asks fence cancel progress record,
 --   name most turn blocked ('1': it is due and waits for its name) holder (the first one of that name; '' none) paused (the word that
 --   holds it, or would when it is due; '' none) rate ('' none) token (the ms of the next token, if it waits for one; '' otherwise), fair (its fair
---   word; '' none) place (how many jobs of that word come before it; 0 unless it waits for the turn).
+--   word; '' none) place (how many jobs of that word come before it; 0 unless it waits for the turn) stopped ('1': its queue is paused).
 --   date: due, lease end, failed at or finished at, by state; finished: a tombstone, succeeded or cancelled.
 -- O(log N) per id.
 local RANKS = {h = '1', n = '2', l = '3'}
 local reply = {int(now)}
+local paused, paused_until = values_of(k_meta, 'paused', 'paused_until')
+local stopped = paused and (tonumber(paused_until or '') or math.huge) > now
 for i = 4, #ARGV do
   local id = ARGV[i]
   local record = redis.call('HGET', k_jobs, id)
@@ -34,7 +36,7 @@ for i = 4, #ARGV do
     end
   end
   local values = {state, date, int(attempt or 0), int(crashes or 0), int(asks), nonce or '', redis.call('HGET', k_cancels, id) or '',
-    redis.call('HGET', k_progress, id) or '', record or '', '', '0', '0', '', '', '', '', '', '', '0'}
+    redis.call('HGET', k_progress, id) or '', record or '', '', '0', '0', '', '', '', '', '', '', '0', ''}
   local most, turn, own, name, rest = string.match(redis.call('HGET', k_names, id) or '', '^(%d+):(%d+):(%d+):([^%c]*)(.*)$')
   local rate, fair = string.match(rest or '', '^\2%d+:%d+:%d+:([^%c]+)'), string.match(rest or '', '\3([^%c]+)$')
   if name and name ~= '' then
@@ -42,6 +44,9 @@ for i = 4, #ARGV do
     values[10], values[11], values[12] = name, most, turn
     values[13] = blocked and blocked >= 0 and '1' or ''
     values[14] = held and string.sub(held, #name + 2) or ''
+  end
+  if state == 'scheduled' and stopped then
+    values[20] = '1'
   end
   if state == 'scheduled' and named then
     local words, held = words_of(record or '', name ~= '' and name or nil), blocked and blocked < 0

@@ -24,7 +24,7 @@ from django_delayq.store.scripts.queue import holder_of
 from django_delayq.store.scripts.record import JobRecord
 
 T = TypeVar("T")
-INSPECTED: Final = 19  # values per job, see inspect.lua
+INSPECTED: Final = 20  # values per job, see inspect.lua
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,8 @@ class JobView:
     before. `blocked`: it is due, and waits for its name. `name_holder`: the first of the jobs that hold the name. `paused`: the word
     whose pause holds the job, "" for none. `rate`: the name of its rate, "" for none; `token_ms`: when the next token of it comes, if
     the job waits for one, else 0. `fair`: its fair word, "" for none; `place`: how many jobs of the word come before it, with the one
-    that has the turn; 0: it has the turn itself, or waits for something else. `record` is None for a tombstone or an unreadable record.
+    that has the turn; 0: it has the turn itself, or waits for something else. `stopped`: its queue is paused. `record` is None for a
+    tombstone or an unreadable record.
     """
 
     id: UUID
@@ -57,12 +58,23 @@ class JobView:
     token_ms: int
     fair: str
     place: int
+    stopped: bool
     fence: str
     cancel_by: str
     aborts: bool
     progress: str
     record: JobRecord | None
     raw: bytes
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether a pause holds the job, or will hold it when it is due."""
+        return self.stopped or self.paused != ""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a pause or the rate of the job decides when it starts. Then it is not late."""
+        return self.is_paused or self.token_ms > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,7 +342,7 @@ def _is_nowhere(job: UUID, _queue: str, _now_ms: int, values: Sequence[bytes]) -
 
 def _view(job: UUID, queue: str, now_ms: int, values: Sequence[bytes]) -> JobView | None:
     state, date, attempt, crashes, asks, fence, cancel_by, progress, raw, *limits = values
-    name, most, turn, blocked, holder, paused, rate, token, fair, place = limits
+    name, most, turn, blocked, holder, paused, rate, token, fair, place, stopped = limits
     if state == b"unknown":
         return None
     try:
@@ -356,6 +368,7 @@ def _view(job: UUID, queue: str, now_ms: int, values: Sequence[bytes]) -> JobVie
         token_ms=decode.moment_ms(token),
         fair=decode.text(fair),
         place=decode.number(place),
+        stopped=stopped == b"1",
         fence=decode.text(fence),
         cancel_by=decode.text(cancel_by).lstrip("\1"),
         aborts=cancel_by.startswith(b"\1"),  # see cancel.lua
