@@ -45,21 +45,27 @@ def send_webhook(order):
     delayq.deliver(settings.SHOP_URL + reverse("webhook"), json=event, secret="provider")
 
 
-@delayq.task(queue=PAYOUTS, concurrency=("provider:{provider}", 5), rate=("provider:{provider}", "100/m"), timeout="30s")
+@delayq.task(
+    queue=PAYOUTS,
+    concurrency=("provider:{provider}", 5),
+    rate=("provider:{provider}", "100/m"),
+    fair="merchant:{merchant}",
+    timeout="30s",
+)
 def pay_out(provider: str, merchant: str) -> str:
-    """Pays a merchant. Each provider allows 100 calls a minute. If one has a problem, pause the name of its payouts, such as
-    `provider:north`.
+    """Pays a merchant. Each provider allows 100 calls a minute, and merchants take turns, however many payouts one has. If a provider
+    has a problem, pause the name of its payouts, such as `provider:north`.
     """
     with urllib.request.urlopen(f"{settings.SHOP_URL}/provider/payouts/{provider}/", timeout=10) as answer:
         return json.load(answer)["status"]
 
 
-def schedule_payouts(provider, times):
-    """This many payouts for each merchant."""
+def schedule_payouts(provider, merchants, times):
+    """This many payouts for each of these merchants."""
     delayq.schedule_many(
         pay_out.using(meta={"provider": provider, "merchant": merchant}).bind(provider, merchant)
         for _ in range(times)
-        for merchant in MERCHANTS
+        for merchant in merchants
     )
 
 

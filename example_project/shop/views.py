@@ -127,7 +127,8 @@ def provider(request, order_id):
 def payouts(request):
     latest, calls = payments.latest_payouts(), payments.calls_in_last_minute()
     providers = [(provider, calls[provider]) for provider in payments.PROVIDERS]
-    return render(request, "shop/payouts.html", {"providers": providers, "payouts": latest, "jobs": states_of(latest)})
+    context = {"providers": providers, "merchants": payments.MERCHANTS, "payouts": latest, "jobs": states_of(latest)}
+    return render(request, "shop/payouts.html", context)
 
 
 @require_GET
@@ -143,10 +144,11 @@ def states_of(latest):
 
 @require_POST
 def pay_out(request, provider):
-    """Schedules payouts to all merchants by this provider: one, or 50 if its second button was pressed."""
-    if provider not in payments.PROVIDERS:
+    """Schedules payouts by this provider to one merchant or all: one each, or as many as the button says."""
+    merchant, times = request.POST.get("merchant"), request.POST.get("times", "1")
+    if provider not in payments.PROVIDERS or times not in ("1", "50", "1000"):
         raise Http404
-    payments.schedule_payouts(provider, 50 if "many" in request.POST else 1)
+    payments.schedule_payouts(provider, [merchant] if merchant in payments.MERCHANTS else payments.MERCHANTS, int(times))
     return redirect("payouts")
 
 

@@ -1,4 +1,4 @@
-"""What people do with pauses, rates and keys that last for a period, in the shop and in the admin."""
+"""What people do with pauses, rates, fair words and keys that last for a period, in the shop and in the admin."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.browser.chromium import expect, shoot, sideways
 from tests.browser.example import Example
-from tests.browser.pages import ledger, look_until, order_state, place_order, told
+from tests.browser.pages import ledger, look_until, order_state, pause, place_order, resume, told
 
 pytestmark = pytest.mark.browser
 PAY_WITHIN = 3600
@@ -18,6 +18,12 @@ from django_delayq.models import Job, PeriodKey
 past = timedelta(days={days})
 Job.objects.update(created_at=F("created_at") - past, finished_at=F("finished_at") - past)
 PeriodKey.objects.update(at=F("at") - past, until=F("until") - past)
+"""
+
+STARTED = """
+from django_delayq.models import Job
+jobs = Job.objects.filter(queue="payouts", started_at__isnull=False).order_by("started_at")
+print(*(job.meta["merchant"] for job in jobs), sep=chr(10))
 """
 
 
@@ -69,6 +75,11 @@ def payouts(page, provider, state):
     return page.locator("#payouts tbody tr").filter(has_text=provider).filter(has_text=state)
 
 
+def open_payout(admin, rows):
+    """Opens the page of the first one's job."""
+    admin.goto(rows.first.get_by_role("link").get_attribute("href"))
+
+
 def pay(page, provider):
     page.get_by_role("button", name=f"Pay all by {provider}").click()
 
@@ -90,7 +101,7 @@ def test_the_payouts_of_one_provider_are_paused_while_the_others_go_on(tabs, pag
     expect(payouts(page, "south", "succeeded")).to_have_count(3)
     expect(payouts(page, "north", "scheduled")).to_have_count(3)
     shoot(page, "shop-payouts-paused")
-    admin.goto(page.url.replace("/payouts/", "") + payouts(page, "north", "scheduled").first.get_by_role("link").get_attribute("href"))
+    open_payout(admin, payouts(page, "north", "scheduled"))
     look_until(admin, admin.get_by_text("north reports errors"))
     shoot(admin, "admin-held-payout")
 
@@ -121,7 +132,7 @@ def test_a_provider_that_allows_fewer_calls_gets_fewer_while_the_other_is_paid(t
     expect(payouts(page, "south", "succeeded")).to_have_count(before[1] + 3)
     expect(payouts(page, "north", "scheduled")).to_have_count(2)
     shoot(page, "shop-payouts-rate")
-    admin.goto(page.url.replace("/payouts/", "") + payouts(page, "north", "scheduled").first.get_by_role("link").get_attribute("href"))
+    open_payout(admin, payouts(page, "north", "scheduled"))
     look_until(admin, admin.get_by_text("waiting for the rate provider:north"))
     shoot(admin, "admin-waits-for-rate")
 
@@ -129,6 +140,28 @@ def test_a_provider_that_allows_fewer_calls_gets_fewer_while_the_other_is_paid(t
     expect(told(admin)).to_contain_text("The rate of provider:north is 100/s.")
     shoot(admin, "admin-rates")
     expect(payouts(page, "north", "succeeded")).to_have_count(before[0] + 3)
+
+
+def pay_merchant(page, merchant, button):
+    page.get_by_label("Merchant").select_option(merchant)
+    page.get_by_role("button", name=button).click()
+
+
+def test_a_merchant_with_one_payout_does_not_wait_for_another_with_a_thousand(example, page, admin):
+    page.goto("/payouts/")
+    before = len(example.run(STARTED).splitlines())
+    pause(admin, "payouts", "so that all payouts wait before the first one starts")
+    pay_merchant(page, "Paper Mill", "1,000 times")
+    expect(payouts(page, "Paper Mill", "scheduled")).to_have_count(20)
+    pay_merchant(page, "Ink Works", "Pay by south")
+    expect(payouts(page, "Ink Works", "scheduled")).to_have_count(1)
+    resume(admin, "payouts")
+    expect(payouts(page, "Ink Works", "succeeded")).to_have_count(1)
+    shoot(page, "shop-payouts-in-turns")
+    assert example.run(STARTED).splitlines()[before : before + 2] == ["Paper Mill", "Ink Works"]
+    open_payout(admin, payouts(page, "Paper Mill", "scheduled"))
+    look_until(admin, admin.get_by_text("waiting for the turn of its fair word merchant:Paper Mill"))
+    shoot(admin, "admin-waits-for-turn")
 
 
 def test_the_page_of_payouts_fits_a_phone(tabs):
