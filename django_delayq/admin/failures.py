@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from django.db.models import Count, Max, Min, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Substr
 
-from django_delayq.admin import job_page
+from django_delayq.admin.tracebacks import read_traceback
 from django_delayq.console.moments import written
 from django_delayq.console.search_fields import NO_FINGERPRINT
 from django_delayq.console.wording import cut
@@ -175,7 +175,7 @@ def _add_samples(jobs: QuerySet[Job], groups: list[Group]) -> None:
         sample = samples.get(id)
         if sample is not None:
             group.sample, group.error = sample, visible(sample.error)
-            frames = job_page.read_traceback(sample.trace or "").frames
+            frames = read_traceback(sample.trace or "").frames
             group.place = frames[0].place if frames else ""
 
 

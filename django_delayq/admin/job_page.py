@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, conf, ids
 from django_delayq.admin.badges import allowed, badge, indented, word
+from django_delayq.admin.tracebacks import Trace, read_traceback
 from django_delayq.console import job_links, masking, why_not_yet
 from django_delayq.console.masking import MASK
 from django_delayq.console.overview import DOWN
@@ -49,7 +49,7 @@ from django_delayq.states import (
     State,
 )
 from django_delayq.store.reads.inspector import JobView
-from django_delayq.text import CUT, visible
+from django_delayq.text import visible
 
 RELATED: Final = 10  # jobs with the same key
 AHEAD: Final = 3  # future lines before the others are folded
@@ -236,59 +236,7 @@ def _lines(found: Sequence[tuple[str, str, Any]], more: str) -> list[NamedValue]
     return shown
 
 
-MOST_FRAMES: Final = 12  # frames shown one by one; the whole text has the others
 STEPS: Final = 8  # of a ladder, shown one by one
-TRACEBACK_HEAD: Final = "Traceback (most recent call last):"
-_FRAME: Final = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)')
-_FOREIGN: Final = re.compile(
-    r"[/\\](site-packages|dist-packages)[/\\]|[/\\]lib(64)?[/\\]python\d|^<|[/\\]django_delayq[/\\]worker[/\\]"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    place: str
-    code: str
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """`frames`: those of the project, the innermost first; `text`: all of it."""
-
-    frames: list[Frame]
-    text: str
-
-    def __bool__(self) -> bool:
-        return bool(self.text)
-
-
-def read_traceback(text: str) -> Trace:
-    """Parses a traceback. Only frames of the last exception count. They end at its message, which may look like frames and can come
-    from the caller of the task.
-    """
-    lines = text.split("\n")
-    begins = max((number for number, line in enumerate(lines) if line == TRACEBACK_HEAD), default=len(lines))
-    stack = list(_stack_lines(lines[begins + 1 :]))
-    frames = []
-    for line, code in zip(stack, [*stack[1:], ""], strict=False):
-        found = _FRAME.fullmatch(line)
-        if found and not _FOREIGN.search(found["file"]):
-            place = f"{found['file']}:{found['line']} {found['name']}"
-            frames.append(Frame(visible(place), visible(code.strip()) if code.startswith("    ") else ""))
-    return Trace(frames[::-1][:MOST_FRAMES], visible(text))
-
-
-def _stack_lines(lines: Iterable[str]) -> Iterator[str]:
-    ahead = iter(lines)
-    for line in ahead:
-        if CUT.fullmatch(line):
-            next(ahead, "")  # the rest of a line whose beginning was cut
-        elif line.startswith("  "):
-            yield line
-        else:
-            return
-
-
 ONE_LINE = 80  # characters
 SHORT = 120  # characters of a column
 MOST_SHOWN = 50_000  # characters of arguments, of a result

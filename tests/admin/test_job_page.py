@@ -12,7 +12,7 @@ from django.db import transaction
 
 import django_delayq as delayq
 from django_delayq import clock, conf
-from django_delayq.admin import job_page
+from django_delayq.admin import job_page, tracebacks
 from django_delayq.console import health, overview
 from django_delayq.logger import class_name
 from django_delayq.models import Attempt, Event, Job
@@ -198,7 +198,7 @@ def test_a_form_with_a_mistake_is_not_taken_away(orders, staff):
 
 
 def test_the_frames_of_the_project_come_first():
-    trace = job_page.read_traceback(TRACE)
+    trace = tracebacks.read_traceback(TRACE)
     assert [frame.place for frame in trace.frames] == [
         "/srv/shop/models.py:99 check",
         "/srv/shop/tasks.py:12 close_order",
@@ -210,12 +210,12 @@ def test_the_frames_of_the_project_come_first():
 def test_of_errors_that_caused_one_another_the_last_counts():
     first = TRACE.replace("/srv/shop/models.py", "/srv/shop/first.py")
     both = f"{first}\nDuring handling of the above exception, another exception occurred:\n\n{TRACE}"
-    assert job_page.read_traceback(both).frames[0].place == "/srv/shop/models.py:99 check"
+    assert tracebacks.read_traceback(both).frames[0].place == "/srv/shop/models.py:99 check"
 
 
 @pytest.mark.parametrize("text", ["", "no traceback at all", "Traceback (most recent call last)", '  File "x", line 1, in y'])
 def test_what_is_no_traceback_is_shown_as_it_is(text):
-    assert job_page.read_traceback(text).text == text
+    assert tracebacks.read_traceback(text).text == text
 
 
 def test_a_traceback_stands_folded_under_its_attempt(orders, staff):

@@ -13,7 +13,7 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq import clock, ids
-from django_delayq.admin import job_page
+from django_delayq.admin import tracebacks
 from django_delayq.console import masking
 from django_delayq.console.wording import error_text
 from django_delayq.models import Event, Job, SetAside
@@ -197,7 +197,7 @@ Traceback (most recent call last):
 def test_frames_that_a_message_imitates_are_no_frames_of_the_project():
     first = FAKE.split("\n\n")[0]
     text = f'Traceback (most recent call last):\n  File "/srv/shop/tasks.py", line 12, in pay\n    charge(card)\nValueError: {first}\n'
-    assert job_page.read_traceback(text).frames == [job_page.Frame("/srv/shop/tasks.py:12 pay", "charge(card)")]
+    assert tracebacks.read_traceback(text).frames == [tracebacks.Frame("/srv/shop/tasks.py:12 pay", "charge(card)")]
 
 
 def talks(fake):
@@ -228,7 +228,7 @@ def test_what_an_error_says_puts_no_frame_before_a_reader(redis_server, fn):
     bench.put(fn.__name__, FAKE, max_attempts=1)
     bench.run()
     bench.close()
-    trace = job_page.read_traceback(bench.body("failed")["t"])
+    trace = tracebacks.read_traceback(bench.body("failed")["t"])
     assert [frame.place.partition(":")[0] for frame in trace.frames] == [__file__]
     assert trace.frames[0].place.endswith(f" {fn.__name__}")
     assert trace.frames[0].code.startswith("raise ")
