@@ -25,7 +25,7 @@ from django_delayq.states import MESSAGE
 from django_delayq.store.keys import Keys
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests.admin.conftest import JOBS, QUEUES, beat, lose_redis
-from tests.tasks_for_tests import close_order
+from tests.tasks_for_tests import bill, close_order
 
 TASK = "tests.tasks_for_tests.close_order"
 PAGE = f"{QUEUES}orders/change/"
@@ -119,6 +119,17 @@ def test_names_that_jobs_share_are_for_those_who_may_see_jobs(orders, staff):
     orders.claim()
     assert "tenant:9" in plain(staff("view_queue", "view_job"), PAGE)
     assert "tenant:9" not in plain(staff("view_queue"), PAGE)
+
+
+def test_the_page_of_a_queue_lists_fair_words_for_those_who_may_see_jobs(orders, staff):
+    for number in range(3):
+        delayq.schedule(bill, "<9>", number)
+    delayq.schedule(bill, "a", 1)
+    text = plain(staff(), PAGE)
+    assert "Fair words Word Waiting Earliest date tenant:<9> 3" in text
+    assert "tenant:a 1" in text
+    assert "tenant:" not in plain(staff("view_queue"), PAGE)
+    assert "2 waiting for a turn" in plain(staff(), QUEUES)
 
 
 def test_a_worker_that_has_died_is_so_on_the_page_of_its_queue_too(orders, staff):

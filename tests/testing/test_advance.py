@@ -20,7 +20,7 @@ from django_delayq.exceptions import GaveUp
 from django_delayq.models import Attempt, Job
 from django_delayq.producer.stores import stores
 from django_delayq.testing.kit import Kit
-from tests.tasks_for_tests import pay_out
+from tests.tasks_for_tests import bill, pay_out
 from tests.testing import shop
 from tests.testing.shop import (
     SEEN,
@@ -79,6 +79,16 @@ def test_the_time_brings_tokens_of_a_rate(delayq):
     assert django_delayq.set_rate("bank:7", "1/h")
     assert [ran.args for ran in delayq.advance("50m")] == [[7, 3]]  # the next token comes as before
     assert [ran.args for ran in delayq.drain()] == [[7, 4]]
+
+
+def test_due_jobs_of_fair_words_run_in_turns_and_keep_their_dates(delayq):
+    date = delayq.now.replace(microsecond=0) + timedelta(minutes=10)
+    for number in (1, 2, 3):
+        schedule(bill, "a", number, run_at=date)
+    schedule(bill, "b", 4, run_at=date + timedelta(minutes=1))
+    assert [job.run_at for job in delayq.scheduled()] == [date, date, date, date + timedelta(minutes=1)]
+    django_delayq.pause("orders", until=delayq.now + timedelta(minutes=20))
+    assert [ran.args for ran in delayq.advance("20m")] == [["a", 1], ["b", 4], ["a", 2], ["a", 3]]
 
 
 def test_jobs_run_in_the_order_of_their_dates_over_all_queues(delayq):

@@ -51,6 +51,7 @@ def test_the_queues_are_told_as_they_are(orders: Shop, watcher: Client) -> None:
     )
     assert (scheduled, running, failed, due) == (7, 0, 1, 2)
     assert seen.of("delayq_jobs_delayed", **of) == 5
+    assert seen.of("delayq_jobs_behind", **of) == 0
     assert seen.of("delayq_jobs_failed_lately", **of, within="1h") == seen.of("delayq_jobs_failed_lately", **of, within="1d") == 1
     assert seen.of("delayq_tombstones", **of) == 3
     assert seen.of("delayq_mirror_lag_events", **of) == 0
