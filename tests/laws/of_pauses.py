@@ -58,7 +58,7 @@ def _pauses(history: History) -> Iterator[tuple[Op, int, int]]:
 
 
 def _word(op: Op) -> Word:
-    return next((kind, op.given[kind]) for kind in ("queue", "task", "scope", "name") if kind in op.given)
+    return next((kind, op.given[kind]) for kind in ("queue", "task", "scope", "name") if op.given.get(kind))
 
 
 def _words(history: History, job: str) -> set[Word]:
