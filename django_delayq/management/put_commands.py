@@ -22,6 +22,7 @@ from django_delayq.management import UsageError
 from django_delayq.management.change_commands import actor, print_result
 from django_delayq.management.job_filters import known_queue, moment, near_task, seconds
 from django_delayq.management.output import shown
+from django_delayq.producer import scopes
 from django_delayq.producer.job import Job
 from django_delayq.producer.options import OPTIONS
 from django_delayq.producer.task import Task, registry
@@ -73,11 +74,12 @@ def _options(parser: ArgumentParser, *without: str) -> None:
             example = EXAMPLES.get(option.kind, "")
             kind: dict[str, Any] = {"choices": option.choices} if option.choices else {"type": int} if option.kind == "integer" else {}
             parser.add_argument(f"--{name.replace('_', '-')}", metavar=METAVARS.get(option.kind), help=option.help + example, **kind)
+    parser.add_argument("--scope", help="the scope of the job, such as a tenant (default: the one that SCOPE returns)")
     parser.add_argument("--reason", default="", help="the reason, which is stored with the job")
 
 
 def schedule(out: TextIO, options: dict[str, Any]) -> int:
-    """Schedule a job for a task. The JSON document has `id`, `uuid`, `queue`, `task`, `key`, `run_at` and `created`."""
+    """Schedule a job for a task. The JSON document has `id`, `uuid`, `queue`, `task`, `key`, `scope`, `run_at` and `created`."""
     name = options["task"]
     known = registry.find(name)
     if name in OWN or (known is not None and known.own):
@@ -88,7 +90,7 @@ def schedule(out: TextIO, options: dict[str, Any]) -> int:
         meant = shlex.quote(f"[{', '.join(map(_as_json, options['surplus']))}]")
         raise UsageError(f"Pass the arguments of the task as JSON: --args {meant}")
     args, kwargs = _json(options["task_args"], "--args", list), _json(options["task_kwargs"], "--kwargs", dict)
-    with _usage():
+    with _usage(options):
         job = task.using(**_given(options)).schedule(*args, **kwargs)
     return _print_job(out, options, job, f"a job of {task.name}")
 
@@ -97,7 +99,7 @@ def push(out: TextIO, options: dict[str, Any]) -> int:
     """Add a message to a queue that your own consumers pull from. The JSON document is that of `schedule`."""
     queue = known_queue(options["queue"]) or ""
     body = _json(_text(options["body"]), "BODY")
-    with _usage():
+    with _usage(options):
         job = delayq.push(queue, body, **{name: value for name, value in _given(options).items() if name != "queue"})
     return _print_job(out, options, job, f"a message in {queue}")
 
@@ -115,7 +117,7 @@ def deliver(out: TextIO, options: dict[str, Any]) -> int:
         name, value = _header(text, "--secret-header")
         prefix, space, secret = value.rpartition(" ")
         headers[name] = {"secret": secret, "prefix": prefix + space}
-    with _usage():
+    with _usage(options):
         own = {name: options[name] for name in ("method", "secret", "redirects")}
         job = delayq.deliver(options["url"], headers=headers, on_failure=on_failure or None, **own, **body, **_given(options))
     return _print_job(out, options, job, f"a delivery to {options['url']}")
@@ -124,17 +126,20 @@ def deliver(out: TextIO, options: dict[str, Any]) -> int:
 def offer(out: TextIO, options: dict[str, Any]) -> int:
     """Schedule a message that a worker adds to a list or stream in Redis. The JSON document is that of `schedule`."""
     body = _json(_text(options["body"]), "BODY")
-    with _usage():
+    with _usage(options):
         job = delayq.offer(body, to=options["target"], **_given(options))
     return _print_job(out, options, job, f"an offer to {options['target']}")
 
 
 @contextmanager
-def _usage() -> Iterator[None]:
-    """Reports errors of the options with exit code 2. Errors of the settings are raised."""
+def _usage(options: dict[str, Any]) -> Iterator[None]:
+    """Calls in the block have the scope of the options. Reports errors of the options with exit code 2. Errors of the settings are
+    raised.
+    """
     conf.get()
     try:
-        yield
+        with scopes.chosen(options["scope"]):
+            yield
     except (ConfigError, PayloadError, QueueUnknown, TargetRefused) as error:
         raise UsageError(str(error)) from error
 
@@ -146,8 +151,9 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
         name: read(value, f"--{name.replace('_', '-')}") if (read := READERS.get(OPTIONS[name].kind)) else value
         for name, value in given.items()
     }
-    if found.get("key") == "":  # for example from an unset shell variable
-        raise UsageError("--key is empty.")
+    for name in ("key", "scope"):
+        if options[name] == "":  # for example from an unset shell variable
+            raise UsageError(f"--{name} is empty.")
     if "queue" in found:
         known_queue(found["queue"])
     meta, reason = found.get("meta", {}), options["reason"]

@@ -71,15 +71,18 @@ class Watcher(Protocol):
 watchers: Final[dict[str, Watcher]] = {}
 
 
-def pack(meta: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Returns `meta` of a job with the context that all carriers and watchers pack now, by name."""
+def pack(meta: dict[str, Any] | None, scope: str) -> dict[str, Any] | None:
+    """Returns `meta` of a job with the context that all carriers and watchers pack now, by name. If `SCOPE` names a carrier, the scope
+    of the job is its context, because a command or a token can choose it.
+    """
     found: dict[str, Any] = {}
     for watcher in tuple(watchers.values()):
         with _harmless(watcher):
             if (context := watcher.pack()) is not None:
                 found[watcher.name] = context
-    for name, carrier in load(conf.get().carriers):
-        packed = carrier.pack()
+    config = conf.get()
+    for name, carrier in load(config.carriers):
+        packed = scope if scope and name == config.scope else carrier.pack()
         if packed is not None:
             found[name] = packed
     return {**(meta or {}), CARRIED: found} if found else meta

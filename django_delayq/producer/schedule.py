@@ -226,7 +226,8 @@ async def aschedule_many(bindings: Iterable[Binding], *given: Never, using: str 
         CancelledError: It is unknown which of the jobs were scheduled. The exception's `jobs` attribute is a tuple with their ids.
         As `schedule`.
     """
-    named = [binding._replace(id=homes.drawn(*binding[:4])) for binding in map(_checked, _many(bindings, given))]
+    checked = [*map(_checked, _many(bindings, given))]
+    named = [binding._replace(id=id) for binding, id in zip(checked, await _drawn(checked), strict=True)]
     return await scheduled([binding.id for binding in named if binding.id], _put_many, named, using)
 
 
@@ -273,16 +274,16 @@ def plan(
             f"{template.where}: max_attempts=0 means that there is no limit. Pass expires= as well, so that the job ends at some time."
         )
     meta = None if options.meta is None else _checked_meta(options.meta, template.where)
+    if scope is None:
+        scope = "" if tick or template.unscoped else scopes.in_force()
     if tick:
         meta = {**(meta or {}), PERIODIC: tick}
     if carried:
         meta = {**(meta or {}), CARRIED: carried}
     elif carried is None and not tick and (template.carriers or watchers):
-        meta = carriers.pack(meta)
+        meta = carriers.pack(meta, scope)
     if only is not None and options.key:
         meta = {**(meta or {}), ONLY: [*only]}
-    if scope is None:
-        scope = "" if tick or template.unscoped else scopes.in_force()
     if options.key != "" and (scope or template.divided):
         validate_key(options.key)  # an invalid key has no home
     if scope and options.key and homes.key_in(template.queue, options.key, scope) == options.key:
@@ -351,8 +352,18 @@ def put_in(
 
 
 async def _aput(binding: Binding) -> Job:
-    id = homes.drawn(*binding[:4])
+    [id] = await _drawn([binding])
     return await scheduled([id], put_in, *binding._replace(id=id))
+
+
+async def _drawn(bindings: Sequence[Binding]) -> list[UUID]:
+    """Returns an id for each job. With several partitions, it depends on the scope, which only sync code may know."""
+
+    def draw() -> list[UUID]:
+        return [homes.drawn(*binding[:4]) for binding in bindings]
+
+    config = conf.get()
+    return await scheduled([], draw) if config.scope is not None and config.partitions else draw()
 
 
 def _put_many(bindings: Iterable[Binding], using: str | None) -> list[Job]:

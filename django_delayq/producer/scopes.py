@@ -4,9 +4,11 @@ once, and the job keeps it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from django.utils.module_loading import import_string
 
@@ -15,15 +17,33 @@ from django_delayq.exceptions import ConfigError, PayloadError
 from django_delayq.producer import carriers
 from django_delayq.store.scripts.record import validate_scope
 
+_chosen: Final[ContextVar[str | None]] = ContextVar("scope", default=None)
+
 
 def in_force() -> str:
-    """The scope of this call: what `SCOPE` returns, or "" without it.
+    """The scope of this call: the one of the block `chosen`, else what `SCOPE` returns, or "" without it.
 
     Raises:
         ConfigError: `SCOPE` does not return text that can be a scope.
     """
-    config = conf.get()
+    config, scope = conf.get(), _chosen.get()
+    if scope is not None:
+        return scope
     return "" if config.scope is None else valid(load(config.scope, config.carriers)(), "DELAYQ['SCOPE']")
+
+
+@contextmanager
+def chosen(scope: str | None) -> Iterator[None]:
+    """Calls in the block have this scope; None changes nothing.
+
+    Raises:
+        ConfigError: it cannot be a scope.
+    """
+    token = _chosen.set(None if scope is None else valid(scope, f"scope={scope!r}"))
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
 
 
 def of_call(scope: str | None) -> str:

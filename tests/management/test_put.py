@@ -11,6 +11,7 @@ import django_delayq as delayq
 from django_delayq import clock, ids
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
+from django_delayq.states import CARRIED
 from tests.management.conftest import lose_redis
 from tests.tasks_for_tests import close_order
 
@@ -38,6 +39,22 @@ def test_a_job_of_a_task_with_arguments_a_date_and_who_and_why(run, shop):
     assert abs(row.run_at - clock.now() - timedelta(minutes=10)) < timedelta(minutes=1)
     assert row.meta == {"scheduled_by": WHO, "scheduled_why": "asked by phone"}
     assert shop.in_redis(row.pk) == "scheduled"
+
+
+@pytest.mark.parametrize("words", [("schedule", TASK, "--args", "[7]"), ("deliver", "https://partner.example/hook")])
+def test_a_job_of_a_tenant_runs_as_this_tenant(run, shop, settings, words):
+    settings.DELAYQ = {**settings.DELAYQ, "CARRIERS": ["tests.carriers.Tenant"], "SCOPE": "Tenant"}
+    for name in ("a", "b"):
+        answer = run(*words, "--key", "k", "--scope", name, "--json")
+        assert (answer.json["scope"], answer.json["key"], answer.json["created"]) == (name, "k", True)
+    assert {row.scope: row.options["meta"][CARRIED] for row in Job.objects.all()} == {name: {"Tenant": name} for name in ("a", "b")}
+
+
+@pytest.mark.parametrize(("scope", "said"), [("", "--scope is empty."), ("a b", "the scope 'a b' holds a space")])
+def test_a_scope_that_cannot_be_one_is_refused(run, shop, scope, said):
+    answer = run("schedule", TASK, "--args", "[7]", "--scope", scope)
+    assert (answer.code, said in answer.error) == (2, True), answer.error
+    assert not Job.objects.exists()
 
 
 def test_all_options_of_schedule(run, shop):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -148,6 +149,30 @@ def test_jobs_of_one_call_belong_to_the_scope_of_the_call(durability):
     assert [(job.scope, job.created) for job in made.values()] == [("a", True), ("b", True), ("", True)]
     fold()
     assert {row.scope: row.pk for row in Job.objects.filter(state="scheduled")} == {job.scope: job.id for job in made.values()}
+
+
+def in_sync_code() -> object:
+    """A function of `SCOPE` that reads the database, as it seems."""
+    with pytest.raises(RuntimeError):
+        asyncio.get_running_loop()
+    return TENANT.get()
+
+
+@pytest.mark.parametrize("durability", ["outbox", "redis"])
+def test_async_calls_have_the_scope_of_sync_code_in_each_partition(settings, durability):
+    queues = {**settings.DELAYQ["QUEUES"], "orders": {"PARTITIONS": 3}}
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": queues, "SCOPE": f"{__name__}.in_sync_code"}
+
+    async def both() -> list[delayq.Job]:
+        one = await delayq.aschedule(close_order, 7, key="close:7", delay="1h", durability=durability)
+        bound = close_order.using(key="close:7", delay="1h", durability=durability)
+        return [one, *await delayq.aschedule_many([bound.bind(7)])]
+
+    for name in ("a", "b"):
+        with tenant(name):
+            first, second = asyncio.run(both())
+            assert (first.scope, first.created, second.id) == (name, True, first.id)
+            assert delayq.get(**ON_ORDERS).id == first.id
 
 
 def test_serial_names_are_of_the_scope_and_concurrency_names_only_if_their_format_says_so():

@@ -11,6 +11,7 @@ from django_delayq import ids
 from django_delayq.contrib.gateway import tokens
 from django_delayq.exceptions import ConfigError
 from django_delayq.models import Job
+from django_delayq.states import CARRIED
 from tests.tasks_for_tests import close_order
 
 pytestmark = pytest.mark.usefixtures("delayq_redis")
@@ -27,6 +28,13 @@ def test_two_tokens_with_the_same_key_have_a_job_each(make: Callable[..., Any]) 
     assert (again.json()["id"], again.json()["created"]) == (first.json()["id"], False)
     assert theirs.get("jobs?key=close:7&queue=orders").json()["id"] == second.json()["id"]
     assert theirs.get("jobs?key=close:7&queue=orders").json()["job"]["scope"] == "b"
+
+
+def test_a_job_of_a_token_runs_as_the_tenant_of_the_token(make: Callable[..., Any], settings: Any) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "CARRIERS": ["tests.carriers.Tenant"], "SCOPE": "Tenant"}
+    make("a", only_scope="a").schedule()
+    row = Job.objects.get()
+    assert (row.scope, row.options["meta"][CARRIED]) == ("a", {"Tenant": "a"})
 
 
 def test_another_scope_does_not_exist_for_a_token(make: Callable[..., Any]) -> None:
