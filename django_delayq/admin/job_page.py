@@ -93,7 +93,7 @@ def gather(request: HttpRequest, job: Job, jobs: QuerySet[Job], *, sensitive: bo
         "to_stop": to_stop(job, view),
         "run_at": run_date(job, view),
         "late": duration(late) if (late := lateness(job, view)) >= 1 else "",
-        "held_by": held_by(view),
+        "held_by": why_not_yet.held_by(view),
         "moments": moments,
         "near": [*past, *ahead[:near]],
         "later": ahead[near:],
@@ -321,13 +321,6 @@ def lateness(job: Job, view: JobView | None) -> float:
     return max(0.0, (view.now_ms - view.date_ms) / 1000) if view.state == "scheduled" and not view.is_held else 0.0
 
 
-def held_by(view: JobView | None) -> str:
-    """Returns what keeps a due job from starting, although it is not late, or ""."""
-    if view is None or not view.is_held or view.date_ms > view.now_ms:
-        return ""
-    return now("paused") if view.is_paused else now("waits for its rate")
-
-
 def behind(job: Job, view: JobView | None) -> bool:
     """Whether Redis has newer data than the rows."""
     if view is None or job.state in FINISHED or job.unresolved:
@@ -481,9 +474,8 @@ def _ahead(job: Job, view: JobView | None) -> list[Moment]:
         if wait > 0:
             found = [Moment(at=date, what=now("due"), delta=now("in %(duration)s") % {"duration": duration(wait)}, ahead=True)]
             about = date
-        if view is not None and view.is_held:
-            about = None  # nobody knows when it starts
-        found.append(Moment(what=what, text=held_by(view), ahead=True))
+        about = None if view and view.is_held else about  # nobody knows when a held job starts
+        found.append(Moment(what=what, text=why_not_yet.held_by(view), ahead=True))
     found += _asking(job, view)
     steps, more = attempts_ahead(job, made)
     for step in steps:

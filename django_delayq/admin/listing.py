@@ -87,7 +87,7 @@ class JobColumns:
         """Returns the date, and the time until it or since then."""
         view = getattr(job, "live", None)
         date, seconds = job_page.run_date(job, view), job_page.lateness(job, view)
-        if held := job_page.held_by(view):
+        if held := why_not_yet.held_by(view):
             return format_html('{} <span class="delayq-soft">{}</span>', dated(date), held)
         if seconds < 1:
             return moment(date)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from django import forms
@@ -15,7 +16,7 @@ from django_delayq.admin.readonly import actor, log, tell
 from django_delayq.console.moments import parse_start
 from django_delayq.exceptions import DelayqError
 from django_delayq.job_meta import shown
-from django_delayq.models import Queue, database
+from django_delayq.models import Pause, Queue, database
 from django_delayq.producer import outbox, queues
 from django_delayq.producer.queues import PauseReply
 from django_delayq.text import visible
@@ -53,10 +54,10 @@ class ResumeForm(ReasonForm):
     pace = forms.CharField(required=False)
 
 
-def rows(*, names: bool) -> list[dict[str, Any]]:
+def rows(words: Iterable[Pause] | None = None, *, names: bool) -> list[dict[str, Any]]:
     """The pauses, oldest first. `names`: the user may see concurrency names, because most of them name customers."""
     found = []
-    for row in outbox.pauses.of_pauses():
+    for row in outbox.pauses.of_pauses(words):
         kind, _colon, name = row.word.partition(":")
         found.append(
             {
@@ -73,9 +74,9 @@ def rows(*, names: bool) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: (row["at"] is None, row["at"] or 0))
 
 
-def on_dashboard(*, names: bool) -> dict[str, Any]:
+def on_dashboard(words: Iterable[Pause], *, names: bool) -> dict[str, Any]:
     """The first pauses of tasks and names, and the number of the others. A queue shows its own pause."""
-    found = [row for row in rows(names=names) if row["at"] and row["kind"] != "queue"]
+    found = [row for row in rows(words, names=names) if row["at"] and row["kind"] != "queue"]
     return {"pauses": found[:SHOWN], "more_pauses": max(0, len(found) - SHOWN)}
 
 

@@ -86,7 +86,7 @@ class QueueAdmin(LiveAdmin):
     def board(self, request: HttpRequest) -> dict[str, Any]:
         seen, unpublished, names = look(), count_absent(), list(conf.get().queues)
         rows, seen, trouble = dashboard_rows(seen) if seen.error is None else ([], seen, error_text(seen.error))
-        chosen = request.GET.get("queue", "")
+        chosen, words = request.GET.get("queue", ""), pauses.of_words()
         counts = {} if rows else count_rows(names)
         shown = [*health.redis_signs(seen), *health.row_signs(unpublished)]
         return {
@@ -109,7 +109,8 @@ class QueueAdmin(LiveAdmin):
             "names": [(name, visible(name)) for name in names],
             "chosen": chosen if chosen in names else "",
             "failing": failing_tasks(),
-            **pause_page.on_dashboard(names=self.allows(request, "view_job")),
+            **pause_page.on_dashboard(words, names=self.allows(request, "view_job")),
+            **rate_page.on_dashboard(words, seen.queues, names=self.allows(request, "view_job")),
             "may_pause": self.has_pause_permission(request),
             "may_purge": self.allows(request, "purge_queue"),
             "may_see_jobs": self.allows(request, "view_job"),
@@ -205,7 +206,7 @@ class QueueAdmin(LiveAdmin):
         )
 
     def rates_view(self, request: HttpRequest) -> HttpResponse:
-        """Shows the rates that are set. Users with the permission can set and reset them."""
+        """Shows the rates that are set or that jobs wait for. Users with the permission can set and reset them."""
         may_set, names = self.has_rate_permission(request), self.allows(request, "view_job")
         if not self.has_view_permission(request) or (request.method == "POST" and not may_set):
             raise PermissionDenied
@@ -213,8 +214,8 @@ class QueueAdmin(LiveAdmin):
         if form.is_valid() and rate_page.act(request, form):
             return HttpResponseRedirect(self.address("delayq_queue_rates"))
         status = 400 if form.errors else 200
-        rows = rate_page.rows(names=names)
-        return self.page(request, self.rates_template, _("Rates"), status=status, rows=rows, form=form, may_set=may_set)
+        found = rate_page.rows(list(conf.get().queues), names=names)
+        return self.page(request, self.rates_template, _("Rates"), status=status, **found, form=form, may_set=may_set)
 
     def remedies_view(self, request: HttpRequest) -> HttpResponse:
         """Explains each health check."""

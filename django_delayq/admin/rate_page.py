@@ -1,8 +1,11 @@
-"""The page of rates in the admin: the rates that people have set, by whom and why; set the rate of a name, and reset it."""
+"""The page of rates in the admin: the rates that people have set, by whom and why, and those for which jobs wait; set the rate of a
+name, and reset it.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 from django import forms
 from django.core.exceptions import ValidationError
@@ -12,12 +15,15 @@ from django.utils.translation import gettext_lazy as _
 
 from django_delayq.admin.forms import ReasonForm, reason_field
 from django_delayq.admin.readonly import actor, log, tell
+from django_delayq.console.overview import QueueView
+from django_delayq.console.rate_rows import rate_rows
 from django_delayq.exceptions import DelayqError
 from django_delayq.job_meta import MOST_TOKENS, Quota
-from django_delayq.models import Queue
-from django_delayq.producer import outbox, rates
-from django_delayq.producer.outbox.pauses import RATE
+from django_delayq.models import Pause, Queue
+from django_delayq.producer import rates
 from django_delayq.text import visible
+
+SHOWN: Final = 5  # on the dashboard
 
 
 class RateForm(ReasonForm):
@@ -44,25 +50,34 @@ class RateForm(ReasonForm):
         return found
 
 
-def rows(*, names: bool) -> list[dict[str, Any]]:
-    """The rates that are set. `names`: the user may see the names, because most of them name customers."""
-    found = []
-    for row in outbox.pauses.of_rates():
-        name, quota = row.word.removeprefix(RATE), Quota(*map(int, row.rate.split(":"))) if row.rate else None
-        found.append(
-            {
-                "word": name if names else "",
-                "name": visible(name) if names else "",
-                "rate": str(quota) if quota else "",
-                "burst": quota.burst if quota else None,
-                "at": row.paused_at,
-                "by": visible(row.paused_by),
-                "why": visible(row.paused_why),
-                "waiting": rates.waiting(name),
-                "missing": ", ".join(row.missing.split()),
-            }
-        )
-    return found
+def rows(queues: Sequence[str], words: Iterable[Pause] | None = None, *, names: bool) -> dict[str, Any]:
+    """The rates that are set, and those for which jobs of these queues wait. `names`: the user may see the names, because most of them
+    name customers. `words`: see `outbox.pauses.of_pauses`.
+    """
+    found, cut = rate_rows(queues, words)
+    shown = [
+        {
+            "word": row.name if names else "",
+            "name": visible(row.name) if names else "",
+            "rate": str(row.pace) if row.pace else "",
+            "burst": row.pace.burst if row.pace else None,
+            "at": row.at,
+            "by": visible(row.by),
+            "why": visible(row.why),
+            "waiting": row.waiting,
+            "oldest": row.oldest,
+            "missing": ", ".join(row.missing),
+            "set": row.pace is not None or bool(row.missing),
+        }
+        for row in found
+    ]
+    return {"rates": shown, "cut": cut}
+
+
+def on_dashboard(words: Iterable[Pause], seen: Sequence[QueueView], *, names: bool) -> dict[str, Any]:
+    """The first rates, and the number of the others. Queues in which no job waits for a rate are not read again."""
+    found = rows([queue.name for queue in seen if queue.depth.rated], words, names=names)["rates"]
+    return {"rates": found[:SHOWN], "more_rates": max(0, len(found) - SHOWN)}
 
 
 def act(request: HttpRequest, form: RateForm) -> bool:

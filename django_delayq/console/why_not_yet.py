@@ -160,6 +160,13 @@ def sentences(found: Sequence[Why], date: Callable[[datetime], str] = second) ->
     return " ".join(_sentence(one, date) for one in found)
 
 
+def held_by(view: JobView | None) -> str:
+    """What keeps a due job from starting, although it is not late; "" otherwise."""
+    if view is None or not view.is_held or view.date_ms > view.now_ms:
+        return ""
+    return now("paused") if view.is_paused else now("waits for its rate")
+
+
 def _sentence(one: Why, date: Callable[[datetime], str]) -> str:
     fields = {name: _shown(value, date) for name, value in one.fields.items()}
     if one.code == "crowded":

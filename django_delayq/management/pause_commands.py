@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TextIO
 
-from django_delayq import clock
+from django_delayq import clock, conf
+from django_delayq.console.rate_rows import rate_rows
 from django_delayq.job_meta import Quota
 from django_delayq.management import UsageError, look_commands
 from django_delayq.management.change_commands import actor, print_result
@@ -12,7 +13,6 @@ from django_delayq.management.job_filters import known_queue, moment
 from django_delayq.management.output import print_json, print_table, shown
 from django_delayq.models import Job, Pause
 from django_delayq.producer import outbox, queues, rates
-from django_delayq.producer.outbox.pauses import RATE
 from django_delayq.producer.queues import PauseReply
 from django_delayq.states import State
 from django_delayq.text import one_line
@@ -59,9 +59,10 @@ def pauses(out: TextIO, options: dict[str, Any]) -> int:
 
 
 def rate(out: TextIO, options: dict[str, Any]) -> int:
-    """List the rates that people have set, or set the rate of a name: how many of its jobs can start in a period. The JSON document of
-    a name has `name`, `rate`, `burst`, `changed`, `waiting`, `seconds` (until the last of the waiting jobs starts) and `unconfirmed`;
-    that of the list has `name`, `rate`, `burst`, `since`, `by`, `reason`, `waiting` and `unconfirmed`.
+    """List the rates that people have set and those for which jobs wait, or set the rate of a name: how many of its jobs can start in a
+    period. The JSON document of a name has `name`, `rate`, `burst`, `changed`, `waiting`, `seconds` (until the last of the waiting jobs
+    starts) and `unconfirmed`; that of the list has `name`, `rate`, `burst`, `since`, `by`, `reason`, `waiting`, `oldest` (the earliest
+    date of the waiting jobs) and `unconfirmed`.
     """
     name, value = options["name"], options["rate"]
     if name is None:
@@ -91,29 +92,29 @@ def rate(out: TextIO, options: dict[str, Any]) -> int:
 
 
 def _rates(out: TextIO, options: dict[str, Any]) -> int:
-    found = []
-    for row in outbox.pauses.of_rates():
-        name = row.word.removeprefix(RATE)
-        pace = Quota(*map(int, row.rate.split(":"))) if row.rate else None
-        found.append(
-            {
-                "name": name,
-                "rate": str(pace) if pace else None,
-                "burst": pace.burst if pace else None,
-                "since": row.paused_at,
-                "by": row.paused_by,
-                "reason": row.paused_why,
-                "waiting": rates.waiting(name),
-                "unconfirmed": row.missing.split(),
-            }
-        )
+    rows, cut = rate_rows(list(conf.get().queues))
+    found = [
+        {
+            "name": row.name,
+            "rate": str(row.pace) if row.pace else None,
+            "burst": row.pace.burst if row.pace else None,
+            "since": row.at,
+            "by": row.by,
+            "reason": row.why,
+            "waiting": row.waiting,
+            "oldest": row.oldest,
+            "unconfirmed": list(row.missing),
+        }
+        for row in rows
+    ]
     if options["json"]:
         print_json(out, found)
     elif not found:
-        out.write("No rate is set. The rates that tasks declare count.\n")
+        out.write("No rate is set, and no job waits for one. The rates that tasks declare count.\n")
     else:
         lines = [tuple(", ".join(value) if isinstance(value, list) else value for value in one.values()) for one in found]
-        print_table(out, ("name", "rate", "burst", "since", "by", "reason", "waiting", "not confirmed by"), lines)
+        print_table(out, ("name", "rate", "burst", "since", "by", "reason", "waiting", "earliest date", "not confirmed by"), lines)
+        out.write("Jobs may wait for more rates.\n" if cut else "")
     return 0
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from django_delayq.job_meta import NAMED, Quota, Rate, SharedName
 from django_delayq.states import Change
+from django_delayq.store.reads import queue_depth
 from django_delayq.store.scripts.limits import LimitChange, LimitStore
 from django_delayq.store.scripts.record import ScheduleItem
 from tests.store.board import LEASE, NOW, Board, job_id, numbers, record
@@ -350,3 +351,20 @@ def test_newer_code_without_a_rate_lets_the_jobs_of_its_task_go(board):
     assert declare(board, "none") == [True]
     assert numbers(claim(board, "n2")) == [2, 3]  # the other task of this rate keeps it
     assert numbers(claim(board, "n3", NOW + 100)) == [4]
+
+
+def test_the_rates_for_which_jobs_wait_are_counted_with_the_oldest_of_them(board, monkeypatch):
+    for number, band, due, rate in ((1, "high", -1, RATE), (2, "low", -9, RATE), (3, "normal", -5, RATE), (4, "high", -7, "bank:8")):
+        put(board, number, NOW + due, band=band, rate=rate)
+    put(board, 5, rate="bank:8")
+    claim(board, "n1")
+    pause(board, "task:other")
+
+    def seen(*wanted: str) -> list[tuple[str, int, int]]:
+        found = queue_depth.rates(board.link, [board.keys], wanted)
+        return [(one.name, one.waiting, one.oldest_ms - NOW) for one in found.figures]
+
+    assert seen() == seen(RATE, "bank:9") == [(RATE, 2, -9), ("bank:8", 1, 0)]
+    monkeypatch.setattr(queue_depth, "MOST_RATES", 1)
+    assert queue_depth.rates(board.link, [board.keys]).cut
+    assert seen("bank:8", RATE) == [(RATE, 2, -9), ("bank:8", 1, 0)]

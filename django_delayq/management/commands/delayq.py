@@ -86,7 +86,12 @@ class Command(BaseCommand):
         add("pauses", pause_commands.pauses)
         add("fair", fair_command.fair).add_argument("--queue", help="only this queue")
         rate = add("rate", pause_commands.rate)
-        rate.add_argument("name", nargs="?", metavar="NAME", help="the name of the rate; without it, all rates that are set are listed")
+        rate.add_argument(
+            "name",
+            nargs="?",
+            metavar="NAME",
+            help="the name of the rate; without it, all rates are listed that are set or that jobs wait for",
+        )
         rate.add_argument("rate", nargs="?", metavar="RATE", help="how many jobs can start in a period, such as 100/m (s, m, h or d)")
         rate.add_argument("--burst", type=at_least(1), help="how many jobs can start at once after a quiet time")
         rate.add_argument("--reset", action="store_true", help="use the rate that tasks declare again")

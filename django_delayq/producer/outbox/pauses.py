@@ -149,14 +149,14 @@ def of_words() -> list[Pause]:
     return list(Pause.objects.order_by("word"))
 
 
-def of_pauses() -> list[Pause]:
-    """The words that are paused, or whose resume is not confirmed yet, in order."""
-    return [row for row in of_words() if not is_rate(row.word)]
+def of_pauses(words: Iterable[Pause] | None = None) -> list[Pause]:
+    """The words that are paused, or whose resume is not confirmed yet, in order. `words`: those of `of_words`, if they were read."""
+    return [row for row in (of_words() if words is None else words) if not is_rate(row.word)]
 
 
-def of_rates() -> list[Pause]:
-    """The rates that a person has set, or whose reset is not confirmed yet, in the order of their names."""
-    return [row for row in of_words() if row.word.startswith(RATE)]
+def of_rates(words: Iterable[Pause] | None = None) -> list[Pause]:
+    """The rates that a person has set, or whose reset is not confirmed yet, in the order of their names. `words`: see `of_pauses`."""
+    return [row for row in (of_words() if words is None else words) if row.word.startswith(RATE)]
 
 
 def kind_of(word: str) -> str:

@@ -256,6 +256,67 @@ def fair_words(places: Places, parts: Sequence[Keys], reach: Reach = WHOLE) -> F
     return FairSeen(figures=figures, cut=cut)
 
 
+MOST_RATES: Final = 200  # of a partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateFigures:
+    """The due jobs that wait for a token of a rate. `oldest_ms`: the earliest of their dates, in ms since 1970."""
+
+    name: str
+    waiting: int
+    oldest_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatesSeen:
+    """`figures`: the rates, those with the oldest jobs first. `cut`: jobs may wait for more rates."""
+
+    figures: list[RateFigures]
+    cut: bool
+
+
+def rates(places: Places, parts: Sequence[Keys], wanted: Sequence[str] = (), reach: Reach = WHOLE) -> RatesSeen:
+    """The rates for which jobs wait in these partitions, in two round trips per server: MOST_RATES of each partition, whose tokens come
+    first, and the `wanted` ones.
+
+    Raises:
+        StoreUnavailable, StoreError: as `Link.execute`.
+    """
+    counts, oldest, cut = Counter[bytes](), dict[bytes, int](), False
+    mine = [b"\2" + name.encode() for name in wanted]
+
+    def look(link: Link, there: list[Keys]) -> None:
+        nonlocal cut
+        first = link.ask(*(("ZRANGE", part["opens"], 0, MOST_RATES) for part in there))
+        scores = link.ask(*(("ZMSCORE", part["opens"], *mine) for part in there)) if mine else [()] * len(there)
+        cut = cut or max(map(len, first), default=0) > MOST_RATES
+        lines = []
+        for part, members, of_mine in zip(there, first, scores, strict=True):
+            found = [member for member in members[:MOST_RATES] if member.startswith(b"\2")]
+            found += [line for line, score in zip(mine, of_mine, strict=False) if score is not None]
+            lines += [(part, line) for line in dict.fromkeys(found)]
+        commands: list[tuple[Any, ...]] = []
+        for part, line in lines:
+            bands = [
+                (b"[" + line + b"\0" + band, b"(" + line + b"\0" + after) for band, after in ((b"1", b"2"), (b"2", b"3"), (b"3", b"4"))
+            ]
+            commands += [("ZRANGE", part["waiters"], *band, "BYLEX", "LIMIT", 0, 1) for band in bands]
+            commands.append(("ZLEXCOUNT", part["waiters"], b"[" + line + b"\0", b"(" + line + b"\1"))
+        replies: Iterator[Any] = iter(link.ask(*commands) if commands else ())
+        for (_, line), high, normal, low, count in zip(lines, replies, replies, replies, replies, strict=False):
+            dates = [decode.number(one[0][len(line) + 2 : len(line) + 17]) for one in (high, normal, low) if one]
+            counts[line] += count
+            oldest[line] = min([*dates, *([oldest[line]] if line in oldest else [])], default=0)
+
+    reach.each(places, parts, look)
+    figures = [
+        RateFigures(name=decode.text(line[1:]), waiting=count, oldest_ms=oldest[line]) for line, count in counts.items() if count
+    ]
+    figures.sort(key=lambda one: (one.oldest_ms, one.name))
+    return RatesSeen(figures=figures, cut=cut)
+
+
 MOST_GROUPS: Final = 20  # of one stream
 
 
