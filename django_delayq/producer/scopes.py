@@ -37,8 +37,10 @@ def chosen(scope: str | None) -> Iterator[None]:
     """Calls in the block have this scope; None changes nothing.
 
     Raises:
-        ConfigError: it cannot be a scope.
+        ConfigError: it cannot be a scope, or the settings have no `SCOPE`.
     """
+    if scope is not None and conf.get().scope is None:
+        raise ConfigError(f'scope={scope!r}: jobs have no scopes, because DELAYQ["SCOPE"] is not set.')
     token = _chosen.set(None if scope is None else valid(scope, f"scope={scope!r}"))
     try:
         yield

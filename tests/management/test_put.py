@@ -50,8 +50,12 @@ def test_a_job_of_a_tenant_runs_as_this_tenant(run, shop, settings, words):
     assert {row.scope: row.options["meta"][CARRIED] for row in Job.objects.all()} == {name: {"Tenant": name} for name in ("a", "b")}
 
 
-@pytest.mark.parametrize(("scope", "said"), [("", "--scope is empty."), ("a b", "the scope 'a b' holds a space")])
-def test_a_scope_that_cannot_be_one_is_refused(run, shop, scope, said):
+@pytest.mark.parametrize(
+    ("scope", "said", "setting"),
+    [("", "--scope is empty.", "Tenant"), ("a b", "the scope 'a b' holds a space", "Tenant"), ("a", "jobs have no scopes", None)],
+)
+def test_a_scope_that_cannot_be_one_is_refused(run, shop, settings, scope, said, setting):
+    settings.DELAYQ = {**settings.DELAYQ, "CARRIERS": ["tests.carriers.Tenant"], "SCOPE": setting}
     answer = run("schedule", TASK, "--args", "[7]", "--scope", scope)
     assert (answer.code, said in answer.error) == (2, True), answer.error
     assert not Job.objects.exists()
