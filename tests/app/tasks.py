@@ -16,7 +16,6 @@ from django.conf import settings
 from django.db import connection, transaction
 
 import django_delayq as delayq
-from django_delayq.job_meta import in_meta
 from django_delayq.producer.task import registry
 from django_delayq.states import PERIODIC
 from django_delayq.worker.process import executor
@@ -58,8 +57,8 @@ def _run(op: str) -> Iterator[None]:
     tick = job.meta.get(PERIODIC)
     if tick is not None:
         same |= {"schedule": tick["name"], "tick": tick["tick"]}
-    if (held := in_meta(job._run.options.get("meta"))) and held.text:
-        same |= {"name": held.text, "turn": job.turn}  # with its scope
+    if job.name:
+        same |= {"name": job.name, "turn": job.turn}
     runs.write(
         run="began",
         **same,

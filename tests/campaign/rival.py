@@ -61,7 +61,9 @@ class Rival:
         """One attempt, and its answer."""
         what, attempt = self.random.choice(self.acts)
         try:
-            answer = str(attempt())
+            reply = attempt()
+            # The rows of a pause are its own; a partition that it could not reach has not refused it.
+            answer = "away" if getattr(reply, "unconfirmed", ()) or "cannot be reached" in str(reply) else str(reply)
         except (DelayqError, CommandError) as error:
             code = getattr(error, "code", "")
             refused = code.startswith("site_") or "of another site" in str(error)
