@@ -13,7 +13,7 @@ The tables of docs/internals.md are generated from the tables below.
 | offered | hash | id -> where its offer was pushed, see offer.lua | to its success; after other ends: to tidy |
 | firsts | hash | id -> the first date ms, of jobs with `at_most`, see first_date.lua | to tidy after the end |
 | names | hash | id -> most:turn:due:name, of jobs with a concurrency name, a rate or a fair word, see lines.lua | as long as the record |
-| holders | zset | name\\0id, of jobs that hold a name; a byte 3 and the fair line in place of the name, of jobs that have the turn | as long as the lease, or as the turn |
+| holders | zset | name\\0id, of jobs that hold a name; a byte 3, the fair line and \\0id, of jobs that have the turn | as long as the lease, or as the turn |
 | blocked | zset | id by due ms, of due jobs that wait for their name, and of jobs that wait for the turn of their fair word; by the negative of it, of those that a pause or a rate holds | until a holder, or the pause, ends, or a token comes |
 | waiters | zset | name\\0<band><due>\\0id, of the same jobs, in the order in which they return; a byte 1 and the paused word, a byte 2 and the rate, or a byte 3 and the fair line, in place of a name | until a holder, or the pause, ends, or a token comes |
 | pauses | hash | paused word -> until ms, see limits.lua | until the jobs that it held have returned |

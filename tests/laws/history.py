@@ -142,8 +142,8 @@ class RatedClaim:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A claim of a job with a fair word, in the order of claims. `waited`: it was due when its word had the last turn, and nobody has
-    cancelled or moved a job of the word since.
+    """A claim of a job with a fair word, in the order of claims. `waited`: it was due when its word had the last turn, and no job of
+    the word was cancelled or moved since.
     """
 
     job: str

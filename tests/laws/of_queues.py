@@ -155,7 +155,7 @@ def held_jobs_return_in_order(history: History) -> Findings:
 
 @law(Sees.QUEUES)
 def each_fair_word_has_one_job_in_a_band(history: History) -> Findings:
-    """Of each fair word, one job of a priority has the turn: it is in its band, or waits for a token. The others wait in its line; only
+    """One job of each fair word and priority has the turn: it is in its band, or waits for a token. The others wait in its line. Only
     those that a concurrency name has let go are in the band as well.
     """
     for dump in (look.after for look in history.moments):

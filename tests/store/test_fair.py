@@ -140,6 +140,14 @@ def test_purged_jobs_leave_no_turn(board):
     assert in_bands(board) == {4}
 
 
+def test_a_consumer_of_older_messages_gets_all_of_a_word_that_have_been_due_for_so_long(board):
+    for number in range(1, 6):
+        put(board, number, NOW + number * 100)
+    usual = {"lease_ms": 9000, "max_crashes": 3, "pulled_ms": 9000, "older_ms": 1000}
+    claims = [board.store.claim("c", f"n{step}", want=1, now_ms=NOW + 1350, **usual) for step in range(4)]
+    assert [numbers(claim) for claim in claims] == [[1], [2], [3], []]
+
+
 def test_a_due_job_that_replaces_a_waiting_one_takes_the_place_of_one_that_is_not_due(board):
     put(board, 1, NOW + 100)
     put(board, 2, NOW + 200, key="k")

@@ -272,6 +272,9 @@ for i = 1, #ended, 2 do
   end
 end
 
+if lines then
+  lines.fair.older = older
+end
 if lines and handled > 0 then
   flush() -- the holders of names are read next
 end

@@ -11,7 +11,7 @@
 --     No name contains a byte below 32.
 -- A fair word: only one job of a fair line is in its band, the one with the turn; it is the holder of the line, also while it waits for a
 -- token. All others wait in the line, also those that are not due yet. When it leaves the band, the next one comes: with the time as its
--- score if it is due, behind all due jobs of other words, otherwise with its own date. So the jobs of words are taken in turns, however
+-- score if it is due, after all due jobs of other words, otherwise with its own date. So the jobs of words are taken in turns, however
 -- many a word has. A job that is put back by a name or a pause has had its turn, or gets another.
 -- Usually no job of a queue has ever had a name, see `named` in begin.lua. Then `lines` is nil, because creating its functions takes time.
 -- Needs begin, bulk, bands and words, and the keys jobs high normal low meta names holders blocked waiters.
@@ -21,7 +21,7 @@ if named then
   local BAND_RANKS, RANKED = {h = '1', n = '2', l = '3', H = '1', N = '2', L = '3'}, {['1'] = 'h', ['2'] = 'n', ['3'] = 'l'}
   local values, read, begun, full, freed, doubtful, padded = {}, 0, {}, {}, {}, {}, {}
   local ended = {} -- the fair lines in `freed`, in order
-  local fair = {} -- the functions for fair words: Lua allows 200 local variables
+  local fair = {older = 0} -- the functions for fair words: Lua allows 200 local variables
   local held -- the number of holders of each name, if all were read at once
 
   -- Reads the names of these jobs at once, unless they were read.
@@ -294,10 +294,12 @@ if named then
     return waited
   end
 
-  -- The score of a due job that gets the turn: the time, with its fraction, so that it comes behind those that have got theirs; and not
-  -- in the future. `place`: of those that get it in one call, up to 400. 1/4096 is the last bit of such a number.
-  function fair.score(place)
-    return as_text('%.6f', now - 1 + math.floor(since * 3600 + place) / 4096)
+  -- The score of a due job that gets the turn: the time, with its fraction, so that it comes after those that have got theirs; and not
+  -- in the future. `place`: of those that get it in one call, up to 400. 1/4096 is the last bit of such a number. A claim of jobs that have
+  -- been due for `fair.older` ms does not make them wait that long again.
+  function fair.score(date, place)
+    local at = date <= now - fair.older and now - fair.older or now
+    return as_text('%.6f', at - 1 + math.floor(since * 3600 + place) / 4096)
   end
 
   function fair.note_date(id, due)
@@ -335,7 +337,7 @@ if named then
       wait(id, letter, line, due, redis.call) -- without a holder, `call` chooses the first
       return nil
     end
-    redis.call('ZADD', BANDS[letter], due <= now and fair.score(0) or int(due), id)
+    redis.call('ZADD', BANDS[letter], due <= now and fair.score(due, 0) or int(due), id)
     redis.call('ZADD', k_holders, '0', line .. '\0' .. id)
     return due
   end
@@ -384,7 +386,7 @@ if named then
         end
         gather('ZREM', k_waiters, found[i])
         if id and redis.call('HEXISTS', k_jobs, id) == 1 and redis.call('ZREM', k_blocked, id) == 1 then
-          gather('ZADD', BANDS[RANKED[rank]], date > now and int(date) or fair.score(rounds * #ended + place), id)
+          gather('ZADD', BANDS[RANKED[rank]], date > now and int(date) or fair.score(date, rounds * #ended + place), id)
           if rounds == 0 then
             gather('ZADD', k_holders, '0', line .. '\0' .. id)
             first = date
@@ -413,7 +415,7 @@ if named then
   end
 
   -- The last step of a call with names, after all other writes. For each freed name, puts back as many jobs as places were freed, in order.
-  -- Of each freed fair word, one job gets the turn; `room`: so many jobs of all of them can be claimed in this call.
+  -- One job of each freed fair word gets the turn; `room`: so many jobs of all of them can be claimed in this call.
   -- So a name with room has a job in a band, if it has any. Entries of jobs that no longer wait are removed and not counted, at most
   -- MOST_DROPPED per call; tidy handles the rest. Returns the earliest of their dates, nil without any.
   local MOST_DROPPED = 1000
@@ -512,5 +514,6 @@ if named then
     left = left, hold = hold, first_due = first_due, free = free, wait = wait, unblock = unblock, forget_waiter = forget_waiter,
     date_of = date_of, withdraw = withdraw, move = fair.move, call = call, peek = peek, id_in = id_in, open = open, put = put,
     fair_line = fair_line, given = fair.given, end_turn = end_turn, any_turn = fair.any, waits_for_turn = fair.waits,
+    fair = fair,
   }
 end
