@@ -145,7 +145,8 @@ class Web:
             self._schedule(tasks.quick, (), delay, inside=self.random.random() < 0.3, queue=ORDERS, concurrency=(name, 2))
 
     def pause(self) -> None:
-        """Pauses such a name for some seconds, by the clock of Redis."""
+        """Pauses such a name for some seconds, by the clock of Redis. The name belongs to no scope."""
+        tasks.SCOPE.set("")
         name, seconds = f"held:{self.random.randrange(HELD)}", self.random.choice((3, 5, 8))
         until = datetime.fromtimestamp(now_ms() // 1000 + seconds, UTC)
         self._asked("pause", lambda: _confirmed(delayq.pause(name=name, until=until, actor=self.op)), name=name, until=_ms(until))
