@@ -16,6 +16,7 @@ from django.db import Error, transaction
 
 from django_delayq import clock, conf, ids, signals
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.job_meta import shown
 from django_delayq.logger import Logger
 from django_delayq.producer import outbox
 from django_delayq.producer.commit import Plan, Withdrawal
@@ -53,7 +54,7 @@ class HorizonRows:
         taken: set[Plan] = set()
         on_the_way: set[tuple[str, str]] = set()  # keys of near jobs of this call: later jobs of the same key go to Redis too
         # In the order of their keys, because otherwise two calls could wait for each other.
-        for plan in sorted((plan for plan in plans if plan.key and plan.template.horizon_ms), key=attrgetter("key", "queue")):
+        for plan in sorted((plan for plan in plans if plan.key and plan.template.horizon_ms), key=attrgetter("scope", "key", "queue")):
             far = (plan.queue, plan.key) not in on_the_way and is_far(plan)
             reply = outbox.far_rows.contest(plan, plan.template.horizon_ms, far=far)
             if reply is not None:
@@ -131,9 +132,9 @@ def keep_or_meet(publisher: Publisher, item: JobRecord, *, waits: bool = False) 
         publisher.put_in_waiting(item.key)  # first: rows that are published between the two checks would be missed by both
         [reply] = publisher.ask([ScheduleItem.of(item, due_ms=row.run_at_ms)])
         if reply.status == "asked":
-            raise StoreUnavailable(code="far_key_unknown", key=item.key, queue=publisher.store.queue)
+            raise StoreUnavailable(code="far_key_unknown", key=shown(item.key), queue=publisher.store.queue)
         if reply.id != item.id:
-            outbox.far_rows.bring_in([item.id], waits=item.key if waits else "")
+            outbox.far_rows.bring_in([item.id], waits=shown(item.key) if waits else "")
             row = _row(item.id)  # again: until then, another call could give it another date
             if row is not None and row.far:
                 return row

@@ -298,6 +298,26 @@ def test_a_follow_up_and_a_copy_inherit_the_scope():
     assert (copied.scope, Job.objects.get(pk=copied.id).scope) == ("a", "a")
 
 
+def test_far_jobs_of_two_tenants_have_a_key_each(settings):
+    queues = {**settings.DELAYQ["QUEUES"], "orders": {"HORIZON": "1h"}}
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": queues}
+    made = {}
+    for name in ("a", "b", "b"):
+        with tenant(name):
+            made[name, len(made)] = close(delay="2d")
+    first, second, again = made.values()
+    assert (first.created, second.created, again.id) == (True, True, second.id)
+    assert {row.scope: (row.key, row.far) for row in Job.objects.all()} == dict.fromkeys(("a", "b"), ("close:7", True))
+    with tenant("b"):
+        assert delayq.get(**ON_ORDERS).id == second.id
+        assert delayq.reschedule(**ON_ORDERS, delay="1m") is Change.DONE
+        assert close(delay="1m").id == second.id
+        assert delayq.cancel(**ON_ORDERS) is Change.DONE
+    with tenant("a"):
+        assert delayq.get(**ON_ORDERS).id == first.id
+    assert first.state == "scheduled"
+
+
 def test_a_row_restores_its_job_under_the_key_of_its_scope(delayq_redis):
     with tenant("a"):
         job = close()

@@ -20,6 +20,7 @@ from django_delayq import clock
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import failpoint
+from django_delayq.job_meta import shown
 from django_delayq.models import FAR, Event, Job, UncheckedKey, database
 from django_delayq.producer.outbox import rows
 from django_delayq.producer.outbox.rows import insert_keyed
@@ -51,7 +52,7 @@ def contest(item: ScheduleItem, horizon_ms: int, *, far: bool) -> ScheduleReply 
                     return reply
             if not far:
                 return None
-    raise StoreUnavailable(code="far_key_contested", key=item.key, queue=item.queue)
+    raise StoreUnavailable(code="far_key_contested", key=shown(item.key), queue=item.queue)
 
 
 def cancel(jobs: Sequence[UUID], queue: str, actor: str, reason: str) -> list[UUID]:
@@ -100,9 +101,8 @@ def bring_in_keys(queue: str, keys: Collection[str], *, waits: bool = False) -> 
     wanted = Job.objects.filter(FAR, far_key__in=[far_key(queue, key) for key in keys])
     if not wanted.exists():
         return False  # the usual case
-    return bool(
-        _brought(wanted.order_by("scope", "key"), waits=", ".join(keys) if waits else "")
-    )  # calls lock rows in the order of their keys
+    # Calls lock rows in the order of their keys.
+    return bool(_brought(wanted.order_by("scope", "key"), waits=", ".join(map(shown, keys)) if waits else ""))
 
 
 def of_keys(queue: str, keys: Collection[str]) -> dict[str, UUID]:
