@@ -315,7 +315,7 @@ def run_date(job: Job, view: JobView | None) -> datetime:
 
 
 def lateness(job: Job, view: JobView | None) -> float:
-    """Returns for how many seconds the job has been due, or 0 if it does not wait, or waits for the end of a pause or for its rate."""
+    """Returns for how many seconds the job has been due, or 0 if it does not wait, or a pause, its rate or its turn holds it."""
     if view is None:
         return job.late
     return max(0.0, (view.now_ms - view.date_ms) / 1000) if view.state == "scheduled" and not view.is_held else 0.0

@@ -62,6 +62,7 @@ def rows(words: Iterable[Pause] | None = None, *, names: bool) -> list[dict[str,
         found.append(
             {
                 "kind": kind,
+                "label": dict(KINDS)[kind],
                 "name": "" if kind == "name" and not names else visible(shown(name)),
                 "word": name,
                 "at": row.paused_at,
@@ -75,7 +76,7 @@ def rows(words: Iterable[Pause] | None = None, *, names: bool) -> list[dict[str,
 
 
 def on_dashboard(words: Iterable[Pause], *, names: bool) -> dict[str, Any]:
-    """The first pauses of tasks and names, and the number of the others. A queue shows its own pause."""
+    """The first pauses of tasks, scopes and names, and the number of the others. A queue shows its own pause."""
     found = [row for row in rows(words, names=names) if row["at"] and row["kind"] != "queue"]
     return {"pauses": found[:SHOWN], "more_pauses": max(0, len(found) - SHOWN)}
 

@@ -152,7 +152,9 @@ def of(job: Job, view: JobView | None, trouble: str) -> list[Why]:
     if found := [*later, *_outside(job, view, serving, due=wait <= 0)]:
         return found
     slots, busy = sum(map(overview.slots, serving)), sum(overview.whole(worker, "busy") for worker in serving)
-    return [*turn, Why("crowded", {"slots": slots, "due": depth.due}) if busy >= slots > 0 else Why("soon")]
+    if busy >= slots > 0:
+        return [*turn, Why("crowded", {"slots": slots, "due": depth.due})]
+    return turn or [Why("soon")]
 
 
 def sentences(found: Sequence[Why], date: Callable[[datetime], str] = second) -> str:
@@ -164,7 +166,7 @@ def held_by(view: JobView | None) -> str:
     """What keeps a due job from starting, although it is not late; "" otherwise."""
     if view is None or not view.is_held or view.date_ms > view.now_ms:
         return ""
-    return now("paused") if view.is_paused else now("waits for its rate")
+    return now("paused") if view.is_paused else now("waits for its rate") if view.token_ms else now("waits for its turn")
 
 
 def _sentence(one: Why, date: Callable[[datetime], str]) -> str:

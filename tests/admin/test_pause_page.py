@@ -14,7 +14,7 @@ from django_delayq.models import Pause
 from tests.admin.conftest import JOBS, page
 from tests.admin.test_job_page import why, works
 from tests.admin.test_trends import plain
-from tests.tasks_for_tests import close_order, pay_out
+from tests.tasks_for_tests import bill, close_order, pay_out
 
 TASK = close_order.name
 PAGE = "/admin/delayq/queue/pauses/"
@@ -37,9 +37,16 @@ def test_a_task_is_paused_shown_and_resumed(orders, staff):
     assert [entry.change_message for entry in LogEntry.objects.order_by("pk")] == ["pause: strike", "resume"]
 
 
+def test_a_paused_scope_is_listed_as_a_scope(orders, staff):
+    client = staff("view_queue", "view_job", "pause_queue")
+    pause(client, "scope", "boats")
+    assert "Scope boats" in plain(client, PAGE)
+    assert "Scope boats : paused since" in plain(client, "/admin/delayq/queue/")
+
+
 def test_without_the_permission_there_is_no_form_and_nothing_is_paused(orders, staff):
     client = staff("view_queue")
-    assert "Pause a task or a name" not in plain(client, PAGE)
+    assert "Pause jobs" not in plain(client, PAGE)
     assert pause(client).status_code == 403
     assert not Pause.objects.exists()
 
@@ -120,6 +127,24 @@ def test_a_job_that_a_pause_or_a_rate_holds_is_not_late_and_nobody_knows_when_it
     assert {moment.about for moment in context["moments"]} == {None}
     assert f" {held_by} 0/10" in plain(client, f"{JOBS}?q=id:{job.short_id}")
     assert f" {held_by} attempts 0 / 10" in plain(client, page(job))
+
+
+def test_a_due_job_that_waits_for_its_turn_is_not_late_and_says_so(orders, staff):
+    works()
+    hour = timedelta(hours=1)
+    _first, second, later = [
+        delayq.schedule(bill.using(run_at=clock.now() + wait), "a", number) for number, wait in enumerate((-hour, -hour, hour))
+    ]
+    orders.fold()
+    client = staff()
+    context = client.get(page(second)).context
+    assert (context["late"], context["held_by"]) == ("", "waits for its turn")
+    assert next((moment.text, moment.about) for moment in context["moments"] if moment.ahead) == ("waits for its turn", None)
+    word = "The job is due and is waiting for the turn of its fair word tenant:a."
+    assert why(client, second) == f"{word} Jobs of this word before it: 1."
+    context = client.get(page(later)).context
+    assert context["held_by"] == ""
+    assert any(moment.about for moment in context["moments"])
 
 
 def test_a_job_that_nothing_holds_is_late(orders, staff):

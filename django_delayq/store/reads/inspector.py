@@ -73,8 +73,8 @@ class JobView:
 
     @property
     def is_held(self) -> bool:
-        """Whether a pause or the rate of the job decides when it starts. Then it is not late."""
-        return self.is_paused or self.token_ms > 0
+        """Whether a pause, its rate or the turns of its fair word decide when the job starts. Then it is not shown as late."""
+        return self.is_paused or self.token_ms > 0 or (self.place > 0 and self.date_ms <= self.now_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
