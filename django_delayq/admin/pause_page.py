@@ -50,7 +50,7 @@ class ResumeForm(ReasonForm):
     """What to resume, and how fast its jobs return."""
 
     kind = forms.ChoiceField(choices=KINDS)
-    word = forms.CharField(max_length=200, strip=False)
+    word = forms.CharField(max_length=280, strip=False)
     pace = forms.CharField(required=False)
 
 
@@ -84,7 +84,7 @@ def on_dashboard(words: Iterable[Pause], *, names: bool) -> dict[str, Any]:
 def act(request: HttpRequest, form: PauseForm | ResumeForm) -> bool:
     """Pauses or resumes what a valid form names. Returns False if that was refused, which the form then shows."""
     given = form.cleaned_data
-    which = {given["kind"]: given["word"]}
+    which = outbox.pauses.options_of(f"{given['kind']}:{given['word']}")
     how: dict[str, Any] = {name: given[name] for name in ("until", "pace") if given.get(name)}
     change = queues.pause if isinstance(form, PauseForm) else queues.resume
     try:
@@ -94,10 +94,10 @@ def act(request: HttpRequest, form: PauseForm | ResumeForm) -> bool:
         return False
     name = visible(shown(given["word"]))
     if isinstance(form, PauseForm):
-        log(request, Queue, [(given["word"], given["word"])], "pause", given["reason"])
+        log(request, Queue, [(given["word"], name)], "pause", given["reason"])
         text = now("Paused: %(name)s. Jobs that are still running: %(running)d.") % {"name": name, "running": reply.running}
     else:
-        log(request, Queue, [(given["word"], given["word"])], "resume", given["reason"])
+        log(request, Queue, [(given["word"], name)], "resume", given["reason"])
         text = now("Resumed: %(name)s.") % {"name": name}
     tell(request, reply.changed, text)
     tell_unconfirmed(request, reply)

@@ -145,11 +145,14 @@ def _row_findings() -> Iterator[Finding]:
             f"To list the events, run manage.py delayq set-aside --queue {queue}. After you have fixed the cause, add --retry.",
         )
     for row in pauses.of_pauses():
-        kind, _, name = row.word.partition(":")
+        given = pauses.options_of(row.word)
+        kind, name = next(iter(given.items()))
         if row.paused_at and (kind != "queue" or row.missing):  # other paused queues are found in Redis
             away = f" Not confirmed by: {', '.join(row.missing.split())}." if row.missing else ""
-            hint = f"To resume it, run manage.py delayq resume {'' if kind == 'queue' else f'--{kind} '}{name}"
-            yield Finding("D005", f"The {kind} {name!r} is {paused_row(row)}.{away}", hint)
+            options = " ".join(text if option == "queue" else f"--{option} {text}" for option, text in given.items())
+            whose = f" of the scope {given['scope']!r}" if len(given) > 1 else ""
+            hint = f"To resume it, run manage.py delayq resume {options}"
+            yield Finding("D005", f"The {kind} {name!r}{whose} is {paused_row(row)}.{away}", hint)
     if count := overview.count_unresolved():
         text = f"Unresolved jobs: {overview.count_text(count)}. No event of this site shows how they ended."
         yield Finding("D033", f"{text} Another site may use this Redis database, or Redis lost data.")

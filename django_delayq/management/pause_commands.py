@@ -38,7 +38,7 @@ def pauses(out: TextIO, options: dict[str, Any]) -> int:
     rows = outbox.pauses.of_pauses()
     found = [
         {
-            **dict([row.word.split(":", 1)]),
+            **outbox.pauses.options_of(row.word),
             "since": row.paused_at,
             "by": row.paused_by,
             "reason": row.paused_why,
@@ -53,8 +53,9 @@ def pauses(out: TextIO, options: dict[str, Any]) -> int:
         out.write("Nothing is paused.\n")
     else:
         head = ("paused", "since", "until", "by", "reason", "not confirmed by")
-        lines = [(*row.word.split(":", 1), row.paused_at, row.until, row.paused_by, row.paused_why, row.missing) for row in rows]
-        print_table(out, head, [(f"{kind} {name}", since or "resumed", *rest) for kind, name, since, *rest in lines])
+        words = [" ".join(f"{kind} {name}" for kind, name in outbox.pauses.options_of(row.word).items()) for row in rows]
+        lines = [(row.paused_at or "resumed", row.until, row.paused_by, row.paused_why, row.missing) for row in rows]
+        print_table(out, head, [(word, *rest) for word, rest in zip(words, lines, strict=True)])
     return 0
 
 
@@ -134,6 +135,7 @@ def _change(out: TextIO, options: dict[str, Any], end: str = "", *, paused: bool
     kind, name = next(iter(given.items()))
     known_queue(options["queue"])
     label = name if kind == "queue" else f"The {kind} {one_line(name)}"
+    label += f" of the scope {one_line(given['scope'])}" if len(given) > 1 else ""
     if options["dry_run"]:
         waiting = Job.objects.filter(**{kind: name}, state=State.SCHEDULED).count() if kind != "name" else None
         running = queues.running(**given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -14,6 +15,7 @@ from django_delayq.models import Pause
 from tests.admin.conftest import JOBS, page
 from tests.admin.test_job_page import why, works
 from tests.admin.test_trends import plain
+from tests.producer.test_scopes import tenant
 from tests.tasks_for_tests import bill, close_order, pay_out
 
 TASK = close_order.name
@@ -37,11 +39,17 @@ def test_a_task_is_paused_shown_and_resumed(orders, staff):
     assert [entry.change_message for entry in LogEntry.objects.order_by("pk")] == ["pause: strike", "resume"]
 
 
-def test_a_paused_scope_is_listed_as_a_scope(orders, staff):
+def test_a_scope_and_its_serial_name_are_shown_and_resumed(orders, staff):
     client = staff("view_queue", "view_job", "pause_queue")
-    pause(client, "scope", "boats")
-    assert "Scope boats" in plain(client, PAGE)
-    assert "Scope boats : paused since" in plain(client, "/admin/delayq/queue/")
+    assert "Paused: a. Jobs that are still running: 0." in pause(client, "scope", "a").content.decode()
+    delayq.pause(name="order:7", scope="a")
+    assert all(text in plain(client, PAGE) for text in ("Scope a ", "Concurrency name a/order:7 "))
+    assert "Scope a : paused since" in plain(client, "/admin/delayq/queue/")
+    for word in re.findall('name="word" value="([^"]+)"', client.get(PAGE).content.decode()):
+        kind = "name" if "order" in word else "scope"
+        answer = client.post(PAGE, {"act": "resume", "kind": kind, "word": word}, follow=True)
+        assert f"Resumed: {'a/order:7' if kind == 'name' else 'a'}." in answer.content.decode()
+    assert not Pause.objects.filter(paused_at__isnull=False).exists()
 
 
 def test_without_the_permission_there_is_no_form_and_nothing_is_paused(orders, staff):
@@ -84,6 +92,18 @@ def test_a_job_says_who_has_paused_its_task_or_its_name(orders, staff):
     delayq.pause(task=close_order, actor="ann", reason="strike")
     assert why(staff(), first).startswith(f"The task {TASK} has been paused by ann since ")
     assert why(staff(), first).endswith("Reason: strike")
+
+
+def test_a_job_says_who_has_paused_its_scope(orders, staff, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "SCOPE": "tests.producer.test_scopes.current"}
+    works()
+    with tenant("a"):
+        job = delayq.schedule(close_order.using(serial="order:{order_id}"), 2)
+    delayq.pause(name="order:2", scope="a")
+    orders.fold()
+    assert why(staff(), job).startswith("The name a/order:2 has been paused since ")
+    delayq.pause(scope="a", actor="ann")
+    assert why(staff(), job).startswith("The scope a has been paused by ann since ")
 
 
 def test_a_job_that_returns_after_the_end_of_a_pause_says_so(orders, staff):

@@ -376,3 +376,13 @@ def test_d005_a_task_is_paused(run, healthy):
     assert found["hint"] == "To resume it, run manage.py delayq resume --task tests.tasks_for_tests.close_order"
     run("resume", "--task", "tests.tasks_for_tests.close_order")
     assert run("doctor").out == "No problems found.\n"
+
+
+def test_d005_the_serial_name_of_a_scope_is_paused(run, healthy):
+    named = ("--name", "order:7", "--scope", "a")
+    run("pause", *named)
+    found = only(run, "D005")
+    assert "The name 'order:7' of the scope 'a' is paused since" in found["message"]
+    assert found["hint"] == f"To resume it, run manage.py delayq resume {' '.join(named)}"
+    run("resume", *named)
+    assert run("doctor").out == "No problems found.\n"

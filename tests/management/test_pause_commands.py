@@ -23,6 +23,17 @@ def test_a_task_is_paused_listed_and_resumed(run, orders):
     assert run("pauses").out == "Nothing is paused.\n"
 
 
+def test_a_scope_and_its_serial_name_are_paused_listed_and_resumed(run, orders):
+    assert run("pause", "--scope", "a").out == "The scope a is paused.\n"
+    named = ("--name", "order:7", "--scope", "a")
+    assert run("pause", *named).out == "The name order:7 of the scope a is paused.\n"
+    rows = run("pauses", "--json").json
+    assert [(row.get("name"), row["scope"]) for row in rows] == [("order:7", "a"), (None, "a")]
+    assert [line[:20].strip() for line in run("pauses").lines[1:]] == ["name order:7 scope a", "scope a"]
+    assert (run("resume", *named).code, run("resume", "--scope", "a").code) == (0, 0)
+    assert run("pauses").out == "Nothing is paused.\n"
+
+
 def test_a_queue_is_listed_with_the_others(run, orders):
     run("pause", "orders")
     run("pause", "--name", "partner:7")

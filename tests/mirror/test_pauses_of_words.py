@@ -65,15 +65,24 @@ def test_the_answer_counts_the_jobs_that_are_running(orders):
     assert delayq.pause(name="order:2").running == 1
 
 
-def test_a_pause_and_its_end_leave_an_event_with_actor_and_reason(orders):
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ({"task": close_order}, TASK),
+        ({"scope": "a"}, "scope:a"),
+        ({"name": "order:7"}, "name:order:7"),
+        ({"name": "order:7", "scope": "a"}, "name:a\u2028order:7"),
+    ],
+)
+def test_a_pause_and_its_end_leave_an_event_with_actor_and_reason(orders, given, word):
     until = clock.now() + IN_AN_HOUR
-    delayq.pause(task=close_order, actor="ann", reason="broken", until=until)
-    assert not delayq.pause(task=close_order, actor="bob", until=until)
-    delayq.resume(task=close_order, actor="bob", reason="works")
+    delayq.pause(**given, actor="ann", reason="broken", until=until)
+    assert not delayq.pause(**given, actor="bob", until=until)
+    delayq.resume(**given, actor="bob", reason="works")
     found = Event.objects.filter(queue="").values_list("kind", "actor", "reason", "detail")
     assert list(found) == [
-        ("paused", "ann", "broken", {"word": TASK, "until": until.isoformat()}),
-        ("resumed", "bob", "works", {"word": TASK}),
+        ("paused", "ann", "broken", {"word": word, "until": until.isoformat()}),
+        ("resumed", "bob", "works", {"word": word}),
     ]
 
 

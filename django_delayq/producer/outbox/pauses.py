@@ -15,6 +15,7 @@ from typing import Any, Final
 from django.db.models import F
 
 from django_delayq import clock
+from django_delayq.job_meta import bare, scope_of
 from django_delayq.logger import Logger
 from django_delayq.models import Job, Pause, database
 from django_delayq.producer.outbox import rows
@@ -164,6 +165,13 @@ def kind_of(word: str) -> str:
     return word.partition(":")[0]
 
 
+def options_of(word: str) -> dict[str, str]:
+    """The options of `pause` for a word: a queue, a task, a scope or a name. The `serial` name of a scope has two."""
+    kind, _, text = word.partition(":")
+    scope = scope_of(text)
+    return {kind: bare(text), **({"scope": scope} if scope else {})}
+
+
 def is_rate(word: str) -> bool:
     """Whether the row is a rate, and no pause."""
     return word.startswith((RATE, DECLARED))
@@ -209,7 +217,7 @@ def _write(
         detail = {"word": row.word, **({"until": until.isoformat()} if until else {})}
         if kind_of(row.word) == "rate":
             rows.note(None, "", RATE_SET, actor, reason, {**detail, "rate": rate})
-        elif kind_of(row.word) in ("task", "name"):  # the mirror writes the events of queues
+        elif kind_of(row.word) in ("task", "scope", "name"):  # the mirror writes the events of queues
             rows.note(None, "", EventKind.PAUSED if paused else EventKind.RESUMED, actor, reason, detail)
     row.pace_ms, row.missing = pace_ms, "\n".join(parts)
     return changed
