@@ -84,7 +84,7 @@ def on_dashboard(words: Iterable[Pause], *, names: bool) -> dict[str, Any]:
 def act(request: HttpRequest, form: PauseForm | ResumeForm) -> bool:
     """Pauses or resumes what a valid form names. Returns False if that was refused, which the form then shows."""
     given = form.cleaned_data
-    which = outbox.pauses.options_of(f"{given['kind']}:{given['word']}")
+    which: dict[str, Any] = outbox.pauses.options_of(f"{given['kind']}:{given['word']}")
     how: dict[str, Any] = {name: given[name] for name in ("until", "pace") if given.get(name)}
     change = queues.pause if isinstance(form, PauseForm) else queues.resume
     try:
