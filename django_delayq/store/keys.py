@@ -86,7 +86,7 @@ when no worker has known its task; see lua/include/runs.lua.
 | failed | schedule, claim, settle, requeue, tidy, sweep |
 | finished | schedule, claim, settle, cancel, requeue, purge, tidy, restore, confirm |
 | events | schedule, claim, settle, cancel, reschedule, requeue, pause, purge, trim, restore, sweep, confirm |
-| wake | schedule, claim, settle, cancel, reschedule, requeue, pause, limit, tidy, restore, sweep, confirm |
+| wake | schedule, claim, settle, cancel, reschedule, requeue, purge, pause, limit, tidy, restore, sweep, confirm |
 | meta | schedule, claim, extend, settle, cancel, reschedule, requeue, pause, limit, purge, tidy, trim, restore, sweep, confirm, assign, epoch, lock |
 | stats | schedule, claim, settle, cancel, requeue, purge, tidy, restore |
 | spread | claim, settle |
