@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connections
 from hypothesis import settings as hypothesis_settings
 
 from django_delayq import ids
@@ -172,6 +173,18 @@ def own_redis() -> Iterator[Callable[..., RedisServer]]:
     yield make
     for server in made:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """PostgreSQL drops no database while a session uses it, and it notices late that a killed process has gone."""
+    yield
+    with django_db_blocker.unblock():
+        for one in connections.all():
+            if one.vendor == "postgresql":
+                with one.cursor() as cursor:
+                    others = "pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                    cursor.execute(f"SELECT pg_terminate_backend(pid) FROM {others}")
 
 
 @pytest.fixture(scope="session")
