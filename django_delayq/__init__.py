@@ -34,6 +34,7 @@ from django_delayq.exceptions import (
     SoftTimeout,
     StoreUnavailable,
     TargetRefused,
+    TooManyJobs,
     UnknownTask,
 )
 from django_delayq.ladder import Ladder
@@ -60,6 +61,7 @@ from django_delayq.states import Change, State
 from django_delayq.worker.current import CurrentJob, current, once
 
 if TYPE_CHECKING:
+    from django_delayq.console.operations import aoperate, operate
     from django_delayq.messages.message import Message, MessageBatch
     from django_delayq.messages.pull import apull, pull
     from django_delayq.messages.push import apush, push
@@ -101,12 +103,14 @@ __all__ = [
     "StoreUnavailable",
     "TargetRefused",
     "Task",
+    "TooManyJobs",
     "UnknownTask",
     "acancel",
     "adeliver",
     "aforget",
     "aget",
     "aoffer",
+    "aoperate",
     "apause",
     "apull",
     "apush",
@@ -125,6 +129,7 @@ __all__ = [
     "lock",
     "offer",
     "once",
+    "operate",
     "pause",
     "periodic",
     "pull",
@@ -140,10 +145,11 @@ __all__ = [
 ]
 
 
-# Loaded on first use, or by `apps` if the settings need them: projects without messages, deliveries and offers do not load them.
+# Loaded on first use, or by `apps` if the settings need them: projects without such calls do not load them.
 _LATER: Final = {
     name: module
     for module, names in {
+        "console.operations": ("aoperate", "operate"),
         "messages.message": ("Message", "MessageBatch"),
         "messages.pull": ("apull", "pull"),
         "messages.push": ("apush", "push"),

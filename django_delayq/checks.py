@@ -14,7 +14,7 @@ from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 
 from django_delayq import conf
-from django_delayq.console import job_links
+from django_delayq.console import archive, job_links
 from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
 from django_delayq.findings import Finding, check_message
 from django_delayq.job_meta import Quota
@@ -56,6 +56,8 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         *_loadable("E008", carriers.load, config.carriers),
         *_loadable("E066", _scope, config),
         *_loadable("E060", job_links.load, config.object_url or ""),
+        *_loadable("E061", archive.load, config.archive or ""),
+        *_audit(config),
         *_task_modules(config),
         *_database(config),
         *messages(narrow_pools()),
@@ -103,7 +105,7 @@ def check_server(**_: Any) -> list[CheckMessage]:
     if conf.problems():
         return []
     config = conf.get()
-    found = messages(version_findings(installed()))
+    found = [*messages(version_findings(installed())), *messages(archive_findings(config))]
     for redis in config.servers:
         found += messages(_server(config, redis), _of(config, redis))
     return found
@@ -123,6 +125,15 @@ def check_rights(databases: Collection[str] | None = None, **_: Any) -> list[Che
                 with closing(place(redis, name="delayq:check")) as there:
                     found += messages(rights_findings(there, config.prefix, probed_on(config, redis)), _of(config, redis))
     return found
+
+
+def archive_findings(config: conf.Config) -> list[Finding]:
+    """E062 if ARCHIVE is a directory that this process cannot write to."""
+    where = config.archive or ""
+    wrong = archive.unusable(where) if where.startswith("/") else ""
+    return (
+        [Finding("E062", f"DELAYQ['ARCHIVE']: this process cannot write to {where}, so no jobs are deleted: {wrong}.")] if wrong else []
+    )
 
 
 def missing_migrations() -> list[Finding]:
@@ -227,6 +238,12 @@ def _task_modules(config: conf.Config) -> Iterator[CheckMessage]:
             "E065",
             f"DELAYQ['TASK_MODULES'] contains {path!r}, but there is no such module." + (f" Did you mean {near!r}?" if near else ""),
         )
+
+
+def _audit(config: conf.Config) -> Iterator[CheckMessage]:
+    if lacking := [f"{queue.name} ({queue.audit})" for queue in config.queues.values() if config.archive and queue.audit != "full"]:
+        text = "DELAYQ['ARCHIVE'] is set, but AUDIT of these queues is not full, so some of their jobs or runs are never archived: "
+        yield check_message("W046", f"{text}{', '.join(lacking)}.")
 
 
 def _tenants(config: conf.Config) -> Iterator[CheckMessage]:

@@ -114,6 +114,7 @@ class Config(SharedConfig):
     inline: bool
     check_types: bool
     metrics_token: str | None = field(repr=False)
+    archive: str | None = None
     object_url: str | None = None
     log_url: str | None = None
     http: HttpConfig | None = None
@@ -238,6 +239,12 @@ SETTINGS: Final[Mapping[str, SettingRow]] = {
         readers.RETENTION,
         "How long the rows of finished jobs are kept. set_aside applies to rejected events. For states that you omit, the "
         "default applies.",
+    ),
+    "ARCHIVE": SettingRow(
+        None,
+        readers.optional(readers.ARCHIVE),
+        "What receives jobs before RETENTION deletes them. A directory receives compressed files. A function receives a batch id and a "
+        "list of documents. If it raises an exception, the jobs are not deleted, and the batch is passed again later.",
     ),
     "SIGNING": SettingRow(
         False,

@@ -117,6 +117,8 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "manage.py delayq inspect {job}",
         "result_gone": "No row has the result of job {job}: the job is unknown, or DELAYQ['AUDIT'] or DELAYQ['RETENTION'] of the "
         "queue {queue!r} does not keep it.",
+        "too_many_jobs": "At least {count:,} jobs match the search, and the limit is {limit:,}. No job was changed. Narrow the search, "
+        "or pass a higher limit.",
         "actor_inactive": "{actor} is no longer active, so the operation stops.",
         "value_depth": "{path} is nested more than {most} levels deep; pass a flatter value, or store it and pass its id",
         "value_digits": "{path} is an int of more than 4,000 digits; pass it as text, hex(value)",
@@ -219,6 +221,12 @@ class KeyTaken(DelayqError):
     def __init__(self, message: str = "", *, holder: UUID, code: str = "") -> None:
         super().__init__(*filter(None, [message]), code=code or self.code, holder=holder)
         self.holder = holder
+
+
+class TooManyJobs(DelayqError):
+    """The search of an operation matches more jobs than its limit. `fields` contains `limit` and `count`, which stops at 100,001."""
+
+    code = "too_many_jobs"
 
 
 class StoreUnavailable(DelayqError):

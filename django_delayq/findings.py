@@ -62,6 +62,10 @@ KINDS: Final[Mapping[str, FindingKind]] = {
             "OBJECT_URL cannot be imported, or is not a function.",
             "Correct the path to a function that takes a job and returns a URL or None.",
         ),
+        E061=(
+            "ARCHIVE cannot be imported, or is not a function.",
+            "Use the dotted path to a function that takes a batch id and a list of documents, or the absolute path of a directory.",
+        ),
         E066=(
             "SCOPE cannot be imported, is not a function, or names no carrier.",
             "Use the name of a class in CARRIERS, or the dotted path to a function that returns text.",
@@ -83,6 +87,10 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         W045=(
             "django-tenants is installed, and all tenants share keys, concurrency names and locks.",
             "Set SCOPE. Or include the tenant in each key, name and lock, and add 'delayq.W045' to SILENCED_SYSTEM_CHECKS.",
+        ),
+        W046=(
+            "ARCHIVE is set, but AUDIT of a queue is not full, so some of its jobs or runs are never archived.",
+            "Set AUDIT to full, or silence this check.",
         ),
         W070=(
             "The connection pool of a database has fewer connections than a worker process has threads.",
@@ -119,6 +127,10 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         E022=(
             "A server has fewer replicas than REPLICAS requires, or rejects WAIT.",
             "Start more replicas, allow WAIT, or reduce REPLICAS.",
+        ),
+        E062=(
+            "The directory in ARCHIVE does not exist, or this process cannot write to it, so no jobs are deleted.",
+            "Create the directory, and give the user of the workers the right to write to it.",
         ),
         E025=(
             "The queues in Redis belong, or may belong, to another site. The database is a copy, or the site has moved.",
@@ -279,6 +291,10 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         D035=(
             "Jobs are parked: workers do not have their task, its parameters, a carrier or the signing key.",
             "Deploy workers of the release that scheduled these jobs, or add the module of the task to TASK_MODULES.",
+        ),
+        D041=(
+            "Jobs should have been archived and deleted more than a day ago.",
+            "Run a worker with the role mirror. If one is running, check its log: ARCHIVE may raise an exception.",
         ),
         D036=("Redis rejects an optional command. The message describes the effect.", "Allow the command if possible."),
     ),

@@ -325,6 +325,11 @@ MODULES: Final = listed("dotted module names, such as ['shop.mail']", lambda pat
 FUNCTION: Final = kind(
     "the dotted path to a function, such as 'shop.links.object_url'", lambda value: isinstance(value, str) and "." in value.strip(".")
 )
+ARCHIVE: Final = kind(
+    "the dotted path to a function, such as 'shop.archive.keep', or the absolute path of a directory, such as '/var/lib/shop/archive'",
+    lambda path: isinstance(path, (str, Path)) and (Path(path).is_absolute() or ("." in str(path) and _MODULE.fullmatch(str(path)))),
+    str,
+)
 QUEUES: Final = Kind("a dict of queue names, each with a dict of settings", _queues)
 LOG_URL: Final = Kind(f"a URL with the placeholders {', '.join(f'{{{name}}}' for name in IN_LOG_URL)}", _log_url)
 NETWORKS: Final = listed("networks, such as ['10.1.0.0/16']", lambda one: isinstance(one, str), _networks)

@@ -58,6 +58,7 @@ def own(given: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         "PREFIX": prefix,
         "REDIS": given.get("TEST_REDIS") or os.environ.get(URL) or _server(),
         "CHECK_TYPES": True if types is None else types,
+        **({"ARCHIVE": None} if str(given.get("ARCHIVE")).startswith("/") else {}),
         **({"QUEUES": {name: _moved(one) for name, one in queues.items()}} if isinstance(queues, Mapping) else {}),
     }
 

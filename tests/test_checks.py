@@ -168,6 +168,33 @@ def test_e060_what_makes_no_links(settings, path, said):
     assert found(settings, OBJECT_URL="tests.test_checks.found") == {}
 
 
+@pytest.mark.parametrize(("path", "said"), [("nowhere.keep", "cannot be imported"), ("tests.test_checks.TEXT", "is not a function")])
+def test_e061_what_archives_nothing(settings, path, said):
+    assert said in found(settings, ARCHIVE=path)["delayq.E061"]
+    assert found(settings, ARCHIVE="tests.test_checks.found") == {}
+    assert found(settings, ARCHIVE=Path("/nowhere")) == {}, "only check --deploy looks at directories"
+
+
+@pytest.mark.parametrize("path", ["archive", "data/archive", "./archive", "", 7, "shop archive.keep"])
+def test_e002_an_archive_is_a_function_or_an_absolute_path(settings, path):
+    assert "must be the dotted path to a function" in found(settings, ARCHIVE=path)["delayq.E002"]
+
+
+def test_e062_a_directory_for_archives_that_cannot_be_written(settings, tmp_path, delayq_redis):
+    settings.DELAYQ = {**settings.DELAYQ, "ARCHIVE": tmp_path / "none"}
+    [said] = [message.msg for message in checks.check_server() if message.id == "delayq.E062"]
+    assert f"cannot write to {tmp_path / 'none'}, so no jobs are deleted: [Errno 2]" in said
+    (tmp_path / "none").mkdir()
+    assert [message for message in checks.check_server() if message.id == "delayq.E062"] == []
+    assert list(tmp_path.joinpath("none").iterdir()) == []
+
+
+def test_w046_an_archive_that_does_not_get_all(settings):
+    given = {"ARCHIVE": "tests.test_checks.found", "AUDIT": "outcomes", "QUEUES": {"default": {}, "orders": {"AUDIT": "full"}}}
+    assert "never archived: default (outcomes)." in found(settings, **given)["delayq.W046"]
+    assert "delayq.W046" not in found(settings, ARCHIVE=None)
+
+
 @pytest.mark.parametrize(
     ("url", "said"),
     [

@@ -20,15 +20,13 @@ from django_delayq import codec, durations
 from django_delayq.admin import job_page
 from django_delayq.admin.badges import badge
 from django_delayq.admin.readonly import ReadOnlyAdmin
-from django_delayq.console import masking
+from django_delayq.console import masking, operations
 from django_delayq.console.moments import parse_moment, parse_start
 from django_delayq.console.verbs import Verb
 from django_delayq.console.wording import cut, error_text, task_name
 from django_delayq.exceptions import PayloadError
 from django_delayq.models import Job, database
 from django_delayq.text import visible
-
-LONGEST_OPERATION = 30 * 24 * 3_600  # seconds
 
 
 class DurationField(forms.CharField):
@@ -166,7 +164,7 @@ class OperationForm(ReasonForm):
 
     def clean_over(self) -> int | None:
         seconds = self.cleaned_data["over"]
-        if seconds is not None and seconds > LONGEST_OPERATION:
+        if seconds is not None and seconds > operations.LONGEST:
             raise ValidationError(_("The maximum is 30 days."))
         return None if seconds is None else round(seconds)
 

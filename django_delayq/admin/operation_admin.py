@@ -28,8 +28,8 @@ from django_delayq.admin.badges import badge, word
 from django_delayq.admin.forms import EXAMPLES, OperationForm, examples, operation_form, reason_given
 from django_delayq.admin.job_admin import JobAdmin
 from django_delayq.admin.listing import VIEW, chosen, unknown_parameters
-from django_delayq.admin.readonly import ReadOnlyAdmin, actor, column, is_partial, log, note, partial_response
-from django_delayq.console import keyset, operation_loop, overview, selection
+from django_delayq.admin.readonly import ReadOnlyAdmin, actor, column, is_partial, log, partial_response
+from django_delayq.console import keyset, operation_loop, operations, overview, selection
 from django_delayq.console.overview import leased
 from django_delayq.console.selection import Selection
 from django_delayq.console.verbs import VERBS, Verb
@@ -56,9 +56,7 @@ class Preview:
     def now(cls, wanted: Selection) -> Preview:
         tasks = json.dumps(wanted.tasks)
         only = None if wanted.only is None else tuple(wanted.only)
-        rows = Job.objects.order_by("-pk")  # ids come from web hosts, whose clocks may be ahead
-        newest = rows.values_list("pk", flat=True).first() or ids.new()
-        return cls(wanted.at_ms, newest, hashlib.sha256(tasks.encode()).hexdigest()[:16], only)
+        return cls(wanted.at_ms, operations.newest(), hashlib.sha256(tasks.encode()).hexdigest()[:16], only)
 
     @classmethod
     def read(cls, text: str, wanted: Selection) -> Preview | None:
@@ -86,7 +84,6 @@ class Preview:
         return ".".join([str(self.at_ms), ids.short(self.upto), self.digest, *([",".join(self.only)] if self.only else [])])
 
 
-MOST_COUNTED: Final = 100_000  # in a preview; the worker counts all
 Stage = Operation.Stage
 
 # The acts on an operation: from which stages, to which stage, and the message.
@@ -137,7 +134,7 @@ class OperationAdmin(ReadOnlyAdmin):
     @admin.display(description=_("jobs"))
     def jobs_meant(self, operation: Operation) -> str:
         """Returns the selection as a link to the jobs."""
-        words, understood = described(operation)
+        words, understood = operations.described(operation)
         text = format_html("<code>{}</code>", breakable(readable(words))) if words else now("all")
         jobs = self.address("delayq_job_changelist") if understood else ""
         return format_html('<a href="{}?{}">{}</a>', jobs, urlencode({"q": words}), text) if jobs else text
@@ -174,11 +171,7 @@ class OperationAdmin(ReadOnlyAdmin):
         wanted = chosen(request).fixed(clock.to_ms(database.now()))
         if wanted.view == State.RUNNING:
             wanted = wanted.running(leased(wanted.queue))
-        complaints = [
-            *unknown_parameters(request),
-            *wanted.search.complaints,
-            *filter(None, [selection.operation_refusal(wanted.search)]),
-        ]
+        complaints = [*unknown_parameters(request), *operations.complaints(wanted)]
         posted = request.method == "POST" and not complaints
         seen = Preview.read(request.POST.get("preview", "") if posted else "", wanted)
         if seen is None:
@@ -223,7 +216,7 @@ class OperationAdmin(ReadOnlyAdmin):
             others = selection.exact_searches(wanted, keyset.page(wanted, jobs.defer(None), keyset.STEP).jobs)
             complaints = [selection.incomplete(wanted.search)]
         elif not complaints:
-            count = keyset.count_up_to(wanted, jobs, MOST_COUNTED)
+            count = keyset.count_up_to(wanted, jobs, operations.MOST_COUNTED)
             looked = keyset.page(wanted, jobs, EXAMPLES).jobs
         title = now("%(verb)s: all matching jobs") % {"verb": verb.label}
         bad = form.errors or (complaints and request.method == "POST")
@@ -239,9 +232,9 @@ class OperationAdmin(ReadOnlyAdmin):
             others=[(visible(each.words), self._address(verb, each), found) for each, found in others],
             examples=examples(looked, sensitive=self.allows(request, "view_sensitive")),
             and_so_on=bool(looked) and (count is None or count > len(looked)),
-            confirm=title if count is None or count > MOST_COUNTED else verb.confirmed(count),
-            count=None if count is None else min(count, MOST_COUNTED),
-            over=bool(count and count > MOST_COUNTED),
+            confirm=title if count is None or count > operations.MOST_COUNTED else verb.confirmed(count),
+            count=None if count is None else min(count, operations.MOST_COUNTED),
+            over=bool(count and count > operations.MOST_COUNTED),
             back=self._jobs(request),
             none=count == 0,
             frozen=frozen is not None,
@@ -258,25 +251,15 @@ class OperationAdmin(ReadOnlyAdmin):
     def _started(
         self, request: HttpRequest, verb: Verb, wanted: Selection, upto: UUID, frozen: list[UUID] | None, form: OperationForm
     ) -> HttpResponse:
-        operation = begin(
-            request,
-            f"{verb.label}: {wanted.words}",
-            verb=verb.name,
-            permission=verb.permission,
-            reason=form.cleaned_data["reason"],
-            selection=wanted.parts(),
-            frozen=None if frozen is None else list(map(ids.short, frozen)),
-            expected=None if frozen is None else len(frozen),
-            options=form.options(),
-            upto=upto,
-            seconds=form.cleaned_data["over"] or 0,
-        )
+        fields = {"reason": form.cleaned_data["reason"], "options": form.options(), "seconds": form.cleaned_data["over"] or 0}
+        operation = operations.made(verb, wanted, upto, frozen, **fields)
+        begin(request, operation, f"{verb.label}: {wanted.words}")
         messages.success(request, now("The operation has started. A worker carries it out, so you can leave this page."))
         return HttpResponseRedirect(self.page_of(request, operation) or self._jobs(request))
 
     def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
         alone, operation = is_partial(request), self.found(request, object_id)
-        words, understood = described(operation)
+        words, understood = operations.described(operation)
         frozen = operation.frozen
         may = self.allows(request, "steer_operation")
         steps = [(act, step[2]) for act, step in STEERING.items() if may and operation.stage in step[0]]
@@ -329,7 +312,8 @@ class OperationAdmin(ReadOnlyAdmin):
             fields["finished_at"] = database.ago()
         mine = Operation.objects.filter(pk=operation.pk, stage__in=before)
         if mine.update(**fields):
-            _record(request, operation, DONE[act], str(label), reason)
+            log(request, Operation, [(str(operation.pk), str(operation))], label, reason)
+            operations.note(operation, DONE[act], actor(request), reason)
             messages.success(request, said)
         else:
             operation.refresh_from_db()
@@ -347,28 +331,20 @@ def first(jobs: QuerySet[Job], ids: Iterable[UUID]) -> list[Job]:
     return list(jobs.filter(pk__in=islice(ids, EXAMPLES)).order_by("pk"))
 
 
-def begin(request: HttpRequest, text: str, *, permission: str, **fields: Any) -> Operation:
+def begin(request: HttpRequest, operation: Operation, text: str) -> None:
     """Starts an operation, and logs it with this text."""
-    fields |= {"created_at": database.now(), "actor": actor(request), "user": str(request.user.pk)}
-    operation = Operation.objects.create(permission=f"delayq.{permission}", **fields)
-    _record(request, operation, "operation_started", text, operation.reason)
-    return operation
+    operation.actor, operation.user = actor(request), str(request.user.pk)
+    operations.start(operation)
+    log(request, Operation, [(str(operation.pk), str(operation))], text, operation.reason)
 
 
 def begin_purge(request: HttpRequest, queue: str, reason: str) -> Operation:
     """Starts the operation that cancels all scheduled jobs of a queue."""
-    said, selected = f"{now('Purge')}: {queue}", {"queue": queue}
-    operation = begin(request, said, verb=operation_loop.PURGE, permission="purge_queue", reason=reason, selection=selected)
+    said, fields = f"{now('Purge')}: {queue}", {"selection": {"queue": queue}, "permission": "delayq.purge_queue", "reason": reason}
+    operation = Operation(verb=operation_loop.PURGE, **fields)
+    begin(request, operation, said)
     log(request, Queue, [(queue, queue)], said, reason)
     return operation
-
-
-def described(operation: Operation) -> tuple[str, bool]:
-    """Returns the search of its jobs and True. For an operation of a newer version, returns the stored text and False."""
-    try:
-        return Selection(**operation.selection).words, True
-    except TypeError:
-        return json.dumps(operation.selection, ensure_ascii=False), False
 
 
 def readable(words: str) -> str:
@@ -398,9 +374,3 @@ def _left(operation: Operation) -> str:
     rest = max(0, operation.expected - operation.seen)
     seconds = rest * operation.seconds / operation.expected if operation.seconds else rest * spent / operation.seen
     return duration(seconds) if rest else ""
-
-
-def _record(request: HttpRequest, operation: Operation, kind: str, text: str, reason: str) -> None:
-    """Writes a log entry of the admin and an event."""
-    log(request, Operation, [(str(operation.pk), str(operation))], text, reason)
-    note(request, kind, reason, operation=str(operation.pk), verb=operation.verb, jobs=described(operation)[0])

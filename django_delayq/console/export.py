@@ -7,7 +7,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,13 +15,13 @@ from itertools import islice
 from typing import Any, Final
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 
 from django_delayq import clock, ids
 from django_delayq.console import keyset, masking, why_not_yet
 from django_delayq.console.selection import Selection
 from django_delayq.job_meta import shown
-from django_delayq.models import Job
+from django_delayq.models import Attempt, Event, Job
 from django_delayq.states import NO_LIMIT
 from django_delayq.store.reads.inspector import JobView
 
@@ -32,6 +32,16 @@ LINES: Final = 200  # lines sent at a time
 # Characters that start a formula in a spreadsheet, including the fullwidth forms of Chinese and Japanese.
 FORMULA: Final = frozenset("=+-@\uff1d\uff0b\uff0d\uff20")
 BREAKS: Final = frozenset("\t\r\n")
+# The model and the columns of each part of a job's history, and the column that may contain arguments.
+HISTORY: Final[Mapping[str, tuple[type[Model], tuple[str, ...], str]]] = {
+    "attempts": (
+        Attempt,
+        ("number", "worker", "started_at", "finished_at", "outcome", "error_class", "message", "problem", "traceback"),
+        "problem",
+    ),
+    "events": (Event, ("at", "kind", "actor", "reason", "detail"), "detail"),
+}
+BOM: Final = b"\xef\xbb\xbf"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,26 +87,26 @@ def json_lines(walk: Walk, *, sensitive: bool, ending: Callable[[Walk], str]) ->
     with this text: there may be more jobs.
     """
     for job in walk:
-        yield _encoded(_line(job_document(job, sensitive=sensitive)))
+        yield encoded(line(job_document(job, sensitive=sensitive)))
     if told := ending(walk):
-        yield _encoded(_line({"cut": told}))
+        yield encoded(line({"cut": told}))
 
 
 def csv_lines(walk: Walk, *, sensitive: bool, ending: Callable[[Walk], str]) -> Iterator[bytes]:
     """A header, and a line per job. If `ending` returns a text, it is in the first column of the last line. The file starts with a byte
     order mark, by which spreadsheets recognize UTF-8.
     """
-    yield b"\xef\xbb\xbf"
-    yield from map(_encoded, table(walk, sensitive=sensitive))
+    yield BOM
+    yield from map(encoded, table(walk, sensitive=sensitive))
     if told := ending(walk):
-        yield _encoded(_row([told]))
+        yield encoded(row([told]))
 
 
 def table(jobs: Iterable[Job], *, sensitive: bool = False) -> Iterator[str]:
     """The same lines as text."""
-    yield _row(job_document(Job()))
+    yield row(job_document(Job()))
     for job in jobs:
-        yield _row([cell(value) for value in job_document(job, sensitive=sensitive).values()])
+        yield row([cell(value) for value in job_document(job, sensitive=sensitive).values()])
 
 
 def cell(value: Any) -> str:
@@ -129,18 +139,21 @@ def together(lines: Iterator[bytes]) -> Iterator[bytes]:
         yield part
 
 
-def _row(cells: Iterable[str]) -> str:
-    line = io.StringIO()
-    csv.writer(line, lineterminator="\r\n").writerow(cells)  # so that both are quoted within a cell
-    return line.getvalue().removesuffix("\r\n") + "\n"
+def row(cells: Iterable[str]) -> str:
+    """A line of CSV."""
+    written = io.StringIO()
+    csv.writer(written, lineterminator="\r\n").writerow(cells)  # so that both are quoted within a cell
+    return written.getvalue().removesuffix("\r\n") + "\n"
 
 
-def _line(document: dict[str, Any]) -> str:
+def line(document: dict[str, Any]) -> str:
+    """A line of JSON."""
     return json.dumps(document, default=plain, ensure_ascii=False) + "\n"
 
 
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "backslashreplace")  # an unpaired surrogate is escaped as in JSON
+def encoded(text: str) -> bytes:
+    """UTF-8, with an unpaired surrogate escaped as in JSON."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 def job_document(job: Job, view: JobView | None = None, *, sensitive: bool = False) -> dict[str, Any]:
@@ -177,6 +190,16 @@ def job_document(job: Job, view: JobView | None = None, *, sensitive: bool = Fal
         "meta": masking.attached(job.task, job.meta, sensitive=sensitive),
         "published": job.published,
     }
+
+
+def histories(tasks: Mapping[UUID, str]) -> dict[UUID, dict[str, list[dict[str, Any]]]]:
+    """The attempts and the events of jobs as JSON documents, by job. `tasks`: their tasks, which decide what is masked."""
+    found = {id: {part: list[dict[str, Any]]() for part in HISTORY} for id in tasks}
+    for part, (model, columns, masked) in HISTORY.items():
+        for row in model._default_manager.filter(job_id__in=list(tasks)).order_by("id").values("job_id", *columns):
+            id = row.pop("job_id")
+            found[id][part].append(row | {masked: masking.detail(tasks[id], row[masked])})
+    return found
 
 
 def redis_document(view: JobView) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""Operations: one change of all matching jobs, of any number, in steps. The admin starts them, and the worker's record keeper carries
-them out.
+"""Operations: one change of all matching jobs, of any number, in steps. `operations` starts them, and the worker's record keeper
+carries them out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from django.db.models import Q, QuerySet
 from django_delayq import clock, conf, ids
 from django_delayq.console import keyset, verbs
 from django_delayq.console.selection import Selection
-from django_delayq.exceptions import DelayqError, StoreUnavailable
+from django_delayq.exceptions import DelayqError, StoreUnavailable, TooManyJobs
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.models import Job, Operation, database
@@ -47,8 +47,7 @@ AGAIN: Final = 10.0  # seconds until an operation whose server was away is tried
 Stage = Operation.Stage
 
 VERBS: Final[dict[str, verbs.Each]] = {name: verb.each for name, verb in verbs.VERBS.items()}
-PURGE: Final = "purge"
-REQUEUE: Final = "requeue"
+PURGE, CANCEL, REQUEUE = "purge", "cancel", "requeue"
 
 
 Part = tuple[str, int]  # a queue, and the number of a partition
@@ -203,7 +202,7 @@ class OperationLoop:
     If a server is away, it postpones the jobs on that server, and continues with the others. At the end it returns to them, and then
     every ten seconds.
 
-    Before the first job, it counts the matching jobs if an index can count them. An operation that is spread over a time is always
+    Before the first job, it counts the matching jobs if an index can count them. An operation with a limit or a time is always
     counted, ten thousand rows per pass, so that mirror, relay and restore, which share the process, have their turns in between.
 
     It may die at any point without harm: the record keeper that takes over repeats the jobs of the last chunk. So does one that has not
@@ -292,10 +291,13 @@ class OperationLoop:
             expected = keyset.count_up_to(chosen(operation), Job.objects.filter(pk__lte=operation.upto), MOST_COUNTED)
             if expected is not None and expected <= MOST_COUNTED:  # an index finds them, and they are not too many
                 self._expect(operation, expected)
-        return True
+        return operation.stage != Stage.PAUSED
 
     def _expect(self, operation: Operation, expected: int) -> None:
-        """Starts the pace now: so many jobs in so much time."""
+        """Starts the pace now: so many jobs in so much time. Pauses an operation on more jobs than its limit."""
+        if operation.limit is not None and expected > operation.limit:
+            self._pause(operation, TooManyJobs(code=TooManyJobs.code, count=expected, limit=operation.limit))
+            operation.stage = Stage.PAUSED
         operation.expected, operation.paced_from = expected, database.now()
         failpoint("operations.expect")
         self._mine(operation).update(expected=expected, paced_from=operation.paced_from)
@@ -328,7 +330,7 @@ class OperationLoop:
         return (ahead.filter(pk__lte=edge[0]), edge[0]) if edge else (ahead, None)
 
     def _step(self, operation: Operation) -> float:
-        if operation.seconds and operation.expected is None:
+        if operation.expected is None and (operation.seconds or operation.limit is not None):
             self._count_on(operation)
             return 0.0
         room, wait = pace(operation, database.now())
@@ -428,7 +430,9 @@ class OperationLoop:
         if "run_at" in options:  # else `delay` in seconds
             options["run_at"] = datetime.fromisoformat(options["run_at"])
         if operation.verb == REQUEUE:
-            options["ends"] = {UUID(id): end for id, end in chunk.ends.items()}
+            options |= {"ends": {UUID(id): end for id, end in chunk.ends.items()}, "by_person": bool(operation.user)}
+        elif operation.verb == CANCEL and not operation.user:
+            options["follows"] = lambda _: False  # a program, or its token, did not mean the job that another was merged into
         for job, answer in verbs.apply(VERBS[operation.verb], chunk.jobs, actor=operation.actor, reason=operation.reason, **options):
             if isinstance(answer, (StoreUnavailable, StoreError)):
                 if told.error is None or told.error.nothing_done:  # an unknown result of one server counts more than a refusal

@@ -411,3 +411,9 @@ def _typed(term: Term) -> str:
 def quoted(text: str) -> str:
     """The text in quotes, if a search would not take it as one text."""
     return text if _PLAIN.fullmatch(text) and text.upper() not in ("OR", "AND", "NOT") else f'"{text}"'
+
+
+def within_scope(scope: str, text: str) -> str:
+    """The search for jobs of a scope that also match a text."""
+    word = f"scope:{quoted(scope)}"
+    return " OR ".join(f"{word} {group.text}".strip() for group in search_parser.parse(text).groups) or word

@@ -94,6 +94,7 @@ SENTENCES: Final[Mapping[str, Promise]] = {
     "value_digits": _("%(path)s is a number with more than 4,000 digits."),
     "value_surrogate": _("%(path)s contains an unpaired surrogate."),
     "name_surrogate": _("%(path)s has a name with an unpaired surrogate: %(name)s"),
+    "too_many_jobs": _("%(count)s jobs match. The limit of the operation is %(limit)s, so no job was changed."),
     "actor_inactive": _("%(actor)s is no longer an active user, so the operation has stopped."),
     "permission_gone": _("%(actor)s no longer has the permission %(permission)s."),
     "unexpected": _("Unexpected error: %(kind)s: %(cause)s"),
@@ -105,7 +106,7 @@ DEATHS: Final[Mapping[str, Promise]] = {
     "process_exit": _("Its process ended with exit code %(exit_code)s."),
     "worker_died": _("The whole worker died, with all its processes."),
 }
-GROUPED: Final = frozenset({"size", "limit"})  # fields with a thousands separator
+GROUPED: Final = frozenset({"size", "limit", "count"})  # fields with a thousands separator
 _JOINTS: Final = re.compile(r"(?<=[._/:])(?=\w)")  # of `shop.tasks.close_order` and `/srv/shop/tasks.py:41`
 _COARSE: Final = ((7 * 86_400, 86_400), (86_400, 3_600), (600, 60))  # seconds from which on durations are rounded to the step
 

@@ -14,7 +14,7 @@ from django.core.management.base import CommandError
 from django.template.defaultfilters import pluralize
 
 from django_delayq import conf, ids
-from django_delayq.console import overview
+from django_delayq.console import archive, overview
 from django_delayq.console.verbs import NamedJob, Verb, apply, is_unknown
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.management import UsageError
@@ -162,14 +162,15 @@ def _purged(out: TextIO, options: dict[str, Any], queue: str, done: int, missing
 def prune(out: TextIO, options: dict[str, Any]) -> int:
     """Delete rows that are older than RETENTION allows.
 
-    Workers with the role mirror do this automatically. The JSON document has `deleted` or `would_delete`.
+    Workers with the role mirror do this automatically. If ARCHIVE is set, it receives the jobs first. The JSON
+    document has `deleted` or `would_delete`.
     """
     config = conf.get()
     queues = [config.queue(name) for name in named_queues(options)]
     loops: list[PruneLoop | OldOperationsLoop | OldTicksLoop] = []
     counts: dict[str, int] = {}
     for queue in queues:
-        rows = PruneLoop(stores.places, queue)
+        rows = PruneLoop(stores.places, queue, archive.taker(config.archive))
         now = rows.now()
         counts |= {f"{queue.name} {state}": found.count() for state, found in old_jobs(queue, now)}
         counts[f"{queue.name} set_aside"] = old_set_aside(queue, now).count()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from datetime import timedelta
 from itertools import islice
 from typing import Any, Final, Literal, TextIO
 from uuid import UUID
@@ -18,7 +19,7 @@ from django.db.models import Count, Min
 from django.utils import translation
 
 from django_delayq import clock, conf, ids
-from django_delayq.checks import installed, missing_migrations
+from django_delayq.checks import archive_findings, installed, missing_migrations
 from django_delayq.conf import QueueConfig
 from django_delayq.console import keyset, overview, schedule_views
 from django_delayq.console.health import MEASURES
@@ -32,6 +33,7 @@ from django_delayq.management.queue_findings import CHUNK, redis_findings
 from django_delayq.mirror import reconcile_rows
 from django_delayq.mirror.checkpoint import locked_checkpoint, needs_restore
 from django_delayq.mirror.mirror_loop import MirrorLoop
+from django_delayq.mirror.prune import old_jobs
 from django_delayq.mirror.reconcile_rows import end_of, leave_to_a_person, unknown_end
 from django_delayq.mirror.relay import unlisted_requests
 from django_delayq.mirror.restore import RestoreLoop
@@ -70,6 +72,7 @@ _PARKED_WHY = {
 }
 INCOMPARABLE = {"D001", "D003", "D007", "E013", "E014", "E015", "E016", "E025"}  # with one of these, rows cannot be compared with Redis
 UNUSABLE = {"E001", "E002", "E003", "E006"}  # with one of these settings, there is no server or no database to check
+LATE: Final = timedelta(days=1)  # by which archived jobs may be deleted later than RETENTION says
 MOST_SCHEDULES: Final = 20  # with one problem
 
 
@@ -84,7 +87,7 @@ def doctor(out: TextIO, options: dict[str, Any]) -> int:
     findings = [Finding((message.id or "").removeprefix("delayq."), message.msg, message.hint or "") for message in checks]
     if not UNUSABLE & {finding.code for finding in findings}:
         config = conf.get()
-        findings += version_findings(installed())
+        findings += [*version_findings(installed()), *archive_findings(config)]
         findings += [one for redis in config.servers for one in link_findings(redis, signed=bool(config.signer))]
         try:
             findings += missing_migrations() or list(_row_findings())
@@ -154,6 +157,10 @@ def _row_findings() -> Iterator[Finding]:
         text = f"Unresolved jobs: {overview.count_text(count)}. No event of this site shows how they ended."
         yield Finding("D033", f"{text} Another site may use this Redis database, or Redis lost data.")
     yield from _schedule_findings()
+    config, late = conf.get(), database.now() - LATE
+    for one in config.queues.values() if config.archive else ():
+        if any(found.exists() for _, found in old_jobs(one, late)):
+            yield Finding("D041", f"Jobs of {one.name!r} should have been archived and deleted more than a day ago.")
     parked = Job.objects.filter(PARKED_ROWS).values_list("queue", "task", "fingerprint").annotate(Count("pk"))
     for queue, task, code, count in parked.order_by("queue", "task", "fingerprint")[:MOST_PARKED]:
         why, hint = _PARKED_WHY[code]

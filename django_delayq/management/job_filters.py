@@ -16,7 +16,7 @@ from django.db.models import QuerySet
 from django.utils import translation
 
 from django_delayq import clock, conf, ids
-from django_delayq.console import keyset, search_parser, selection
+from django_delayq.console import keyset, selection
 from django_delayq.console.moments import DAYS, TIME, parse_start
 from django_delayq.console.search_fields import STATES
 from django_delayq.console.selection import Selection
@@ -80,7 +80,7 @@ def chosen(options: dict[str, Any]) -> Selection:
     if (scope := options.get("scope")) is not None:
         if not scope:  # such as an unset shell variable
             raise UsageError("--scope is empty.")
-        text = within_scope(scope, text or "")
+        text = selection.within_scope(scope, text or "")
     queue, task, state = known_queue(options.get("queue")), _known_task(options), options.get("state")
     wanted = Selection(
         view=state or "",
@@ -102,7 +102,7 @@ def filtered(options: dict[str, Any]) -> tuple[list[Job], list[str]]:
         page = keyset.page(wanted, Job.objects.all(), options["limit"])
         jobs, partly = sorted(page.jobs, key=lambda job: job.pk, reverse=True), page.partly
     else:
-        jobs = list(_found(wanted, Job.objects.all(), "-id", options["limit"]))
+        jobs = list(rows_of(wanted, Job.objects.all(), "-id", options["limit"]))
     with translation.override("en"):
         remarks = selection.search_remarks(wanted.search)
         if partly or not jobs:
@@ -113,7 +113,7 @@ def filtered(options: dict[str, Any]) -> tuple[list[Job], list[str]]:
     return jobs, remarks
 
 
-def _found(wanted: Selection, rows: QuerySet[Job], order: str, limit: int | None) -> Iterator[Job]:
+def rows_of(wanted: Selection, rows: QuerySet[Job], order: str, limit: int | None) -> Iterator[Job]:
     """Reads in pages by key. A server-side cursor would not work with a pool that uses another connection for each transaction."""
     asked = wanted.rows(rows).order_by(order)
     if not wanted.search.rough:
@@ -139,12 +139,6 @@ def near_task(name: str, known: list[str]) -> str:
     last = {task.rpartition(".")[2]: task for task in known}
     near = nearest(name.rpartition(".")[2], last)
     return f" (did you mean {last[near]!r}?)" if near else did_you_mean(name, known)
-
-
-def within_scope(scope: str, text: str) -> str:
-    """The search for jobs of a scope that also match a text."""
-    word = f"scope:{selection.quoted(scope)}"
-    return " OR ".join(f"{word} {group.text}".strip() for group in search_parser.parse(text).groups) or word
 
 
 def named_key(options: dict[str, Any]) -> tuple[str, str] | None:
@@ -183,7 +177,7 @@ def targets(options: dict[str, Any], *, states: frozenset[str]) -> list[NamedJob
     rows = Job.objects.defer(*LONG - wanted.search.columns)
     if not wanted.shown_view:
         rows = rows.filter(reduce(or_, map(of_state, states)))
-    return [NamedJob(job.pk, job.queue) for job in _found(wanted, rows, "id", options.get("limit"))]
+    return [NamedJob(job.pk, job.queue) for job in rows_of(wanted, rows, "id", options.get("limit"))]
 
 
 def _found_by_text(wanted: Selection, states: frozenset[str], limit: int | None) -> list[NamedJob]:

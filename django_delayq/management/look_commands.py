@@ -22,7 +22,7 @@ from django_delayq.logger import told
 from django_delayq.management import UsageError
 from django_delayq.management.job_filters import filtered, named_key, parse_id
 from django_delayq.management.output import duration, print_json, print_table, shown
-from django_delayq.models import Attempt, Event, Job
+from django_delayq.models import Job
 from django_delayq.producer import scopes
 from django_delayq.producer.job import get
 from django_delayq.producer.stores import stores
@@ -115,15 +115,7 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
         for part in ("job", "redis"):
             if document[part]:
                 document[part] |= {"partition": ids.partition(id), "place": _place(name, ids.partition(id))}
-    runs = Attempt.objects.filter(job_id=id).order_by("id")
-    task = job.task if job else ""
-    columns = ("number", "worker", "started_at", "finished_at", "outcome", "error_class", "message", "problem", "traceback")
-    document["attempts"] = [run | {"problem": masking.detail(task, run["problem"])} for run in runs.values(*columns)]
-    happened = Event.objects.filter(job_id=id).order_by("id")
-    document["events"] = [
-        {name: getattr(event, name) for name in ("at", "kind", "actor", "reason")} | {"detail": masking.detail(task, event.detail)}
-        for event in happened
-    ]
+    document |= export.histories({id: job.task if job else ""})[id]
     if options["json"]:
         print_json(out, document)
         return 1 if trouble else 0

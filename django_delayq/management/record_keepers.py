@@ -10,7 +10,7 @@ from django.db import close_old_connections
 
 from django_delayq import clock, codec
 from django_delayq.conf import Config
-from django_delayq.console import health, operation_loop
+from django_delayq.console import archive, health, operation_loop
 from django_delayq.console.health import Sample
 from django_delayq.console.operation_loop import OperationLoop
 from django_delayq.console.overview import DOWN
@@ -19,7 +19,7 @@ from django_delayq.mirror import database_connections
 from django_delayq.mirror.declared_rates import DeclaredRates
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.pause_loop import PauseLoop
-from django_delayq.mirror.prune import OldOperationsLoop, OldTicksLoop
+from django_delayq.mirror.prune import PAUSE, OldOperationsLoop, OldTicksLoop, PruneLoop
 from django_delayq.mirror.relay import CommitRequestLoop
 from django_delayq.mirror.service import LoopRunner, Service
 from django_delayq.periodic import due_ticks
@@ -49,6 +49,7 @@ def record_keepers(
     """A process per server, so that no server delays another; with its report, if there are metrics. The only process also does what
     belongs to no queue. With several servers, a separate process does that.
     """
+    queues = list(queues)
     places, groups = links_of(config, "delayq-records"), dict[int, list[str]]()
     for queue in queues:
         groups.setdefault(places.number(queue), []).append(queue)
@@ -62,7 +63,20 @@ def record_keepers(
         found.append((LoopProcess(name, kept, tuple(names)), report))
     if not alone:
         found.append((LoopProcess("operations", partial(_keep_records, config, (), {}, roles, None, None, True)), None))
+    if config.archive and "mirror" in roles:
+        found.append((LoopProcess("archive", partial(_archive, config, queues)), None))
     return found
+
+
+def _archive(config: Config, queues: Iterable[str], stop: PipeStop) -> None:
+    """The function of the process that prunes if there is an archive, so that a slow archive delays nothing else."""
+    places = links_of(config, "delayq-archive")
+    service = Service(places, config, (), ())
+    for queue in map(config.queue, queues):
+        loop = PruneLoop(places, queue, archive.taker(config.archive))
+        service.add(LoopRunner(f"prune of {queue.name}", loop, longest=PAUSE))
+    service.run(stop=stop.is_set, wait=stop.wait)
+    database_connections.close_all()
 
 
 def _keep_records(

@@ -223,6 +223,7 @@ class Migration(migrations.Migration):
                 ('started_at', models.DateTimeField(blank=True, null=True, verbose_name='started at')),
                 ('finished_at', models.DateTimeField(blank=True, null=True, verbose_name='finished at')),
                 ('expected', models.PositiveBigIntegerField(blank=True, null=True, verbose_name='expected')),
+                ('limit', models.PositiveBigIntegerField(null=True)),
                 ('seen', models.PositiveBigIntegerField(default=0, verbose_name='seen')),
                 ('counts', django_delayq.models.database.ExactJSONField(default=dict, verbose_name='counts')),
                 ('problem', django_delayq.models.database.ExactJSONField(null=True)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -11,6 +11,7 @@ from django.db.models import Exists, OuterRef
 
 from django_delayq import clock
 from django_delayq.conf import Config, QueueConfig
+from django_delayq.exceptions import DelayqError
 from django_delayq.failpoints import failpoint
 from django_delayq.ids import by_partition
 from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint
@@ -65,12 +66,26 @@ def old_operations(config: Config, now: datetime) -> Any:
     return over.none() if kept is None else over.filter(finished_at__lt=now - timedelta(seconds=kept))
 
 
-class PruneLoop:
-    """Deletes at most 500 jobs a pass, with their attempts and events, by primary key, so that no lock is held for long."""
+class ArchiveFailed(DelayqError):
+    """The archive did not take a batch of jobs, so they are not deleted."""
 
-    def __init__(self, places: Places, queue: QueueConfig) -> None:
+    code = "archive_failed"
+
+
+class PruneLoop:
+    """Deletes at most 500 jobs a pass, with their attempts and events, by primary key, so that no lock is held for long.
+
+    With `archive`, jobs go by the hour in which they expire. So there are few and large batches, and a batch that was archived and not
+    deleted usually comes again as it was.
+
+    Args:
+        archive: gets each batch before it is deleted, outside of a transaction. If it raises ArchiveFailed, nothing is deleted.
+    """
+
+    def __init__(self, places: Places, queue: QueueConfig, archive: Callable[[Sequence[Job]], object] | None = None) -> None:
         self.queue = queue
         self._places = places
+        self._archive = archive
         # There is no index for merged rows. So after the first look, only newer rows are read. Merged rows that a mirror writes late
         # stay as long as other cancelled jobs.
         self._merged_since: datetime | None = None
@@ -80,7 +95,7 @@ class PruneLoop:
         """One batch. Returns seconds to sleep: 0 when more may be there.
 
         Raises:
-            StoreUnavailable, DatabaseError, ClocksDiffer: call again later.
+            StoreUnavailable, DatabaseError, ClocksDiffer, ArchiveFailed: call again later.
         """
         began = self.now()
         if self.prune(merged_since=self._merged_since or began - MERGED_SEEN) >= BATCH:
@@ -100,25 +115,36 @@ class PruneLoop:
 
     def now(self) -> datetime:
         """The time that decides which rows are old. Raises: see `poll`."""
-        return agreed_clock.of_queue(self._places, self.queue.name, self.queue.served)
+        now = agreed_clock.of_queue(self._places, self.queue.name, self.queue.served)
+        return now.replace(minute=0, second=0, microsecond=0) if self._archive else now
 
     def prune(self, *, merged_since: datetime | None = None) -> int:
         """Deletes one batch, filled from one state after the other. Returns the number of deleted rows, without the steps and
         attempts of the jobs.
         """
-        now, total = self.now(), 0
+        now = self.now()
+        total = self._prune_steps(now) + self._prune_set_aside(now) + period_keys.prune(now, BATCH)
+        jobs = 0
         for _, found in old_jobs(self.queue, now, merged_since=merged_since):
-            gone = list(found.order_by().values_list("pk", flat=True)[: BATCH - total])
-            for partition, some in by_partition(gone).items():
+            seen = self._hand_over(found, BATCH - jobs)
+            for partition, some in by_partition(list(seen)).items():
                 # The lock keeps the mirror from working on these rows. Rows that have been requeued since stay.
                 with locked_checkpoint(self.queue.name, partition):
-                    some = list(found.order_by().filter(pk__in=some).select_for_update().values_list("pk", flat=True))
-                    delete_jobs(some)
+                    rows = found.order_by().filter(pk__in=some).select_for_update().values_list("pk", "last_event")
+                    gone = [pk for pk, last_event in rows if last_event == seen[pk]]
+                    delete_jobs(gone)
                     failpoint("prune.delete")
                 failpoint("prune.deleted")
-                total += len(some)
-        steps = self._prune_steps(now) + self._prune_set_aside(now)
-        return total + steps + period_keys.prune(now, BATCH)
+                jobs += len(gone)
+        return total + jobs
+
+    def _hand_over(self, found: Any, most: int) -> dict[UUID, str]:
+        """A batch of these rows, with the last event of each, after the archive has taken it."""
+        if self._archive is None:
+            return dict(found.order_by().values_list("pk", "last_event")[:most])
+        if batch := list(found.order_by("finished_at", "pk")[:most]):
+            self._archive(batch)
+        return {job.pk: job.last_event for job in batch}
 
     def _prune_set_aside(self, now: datetime) -> int:
         gone = list(old_set_aside(self.queue, now).order_by("pk").values_list("pk", flat=True)[:BATCH])

@@ -20,7 +20,7 @@ from django_delayq.mirror import mirror_loop, relay, restore
 from django_delayq.mirror.bring_in import BringInLoop
 from django_delayq.mirror.ends import CallWithin, call_directly
 from django_delayq.mirror.mirror_loop import MirrorLoop
-from django_delayq.mirror.prune import PruneLoop, TidyLoop
+from django_delayq.mirror.prune import ArchiveFailed, PruneLoop, TidyLoop
 from django_delayq.mirror.relay import RelayLoop, SharedLook
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.producer.outbox.agreed_clock import ClocksDiffer
@@ -115,7 +115,13 @@ class LoopRunner:
         raced, self._called, self._raced = self._raced, False, False
         try:
             sleep = self.batched.poll(replies) if self.batched is not None else self.loop.poll()
-        except (StoreUnavailable, StoreError, DriverError, ClocksDiffer) as error:  # InterfaceError is not a DatabaseError
+        except (
+            StoreUnavailable,
+            StoreError,
+            DriverError,
+            ClocksDiffer,
+            ArchiveFailed,
+        ) as error:  # InterfaceError is not a DatabaseError
             self.failures += 1
             self.away = isinstance(error, StoreUnavailable)
             if isinstance(error, StoreUnavailable) and not is_refusal(error):
@@ -204,7 +210,8 @@ class Service:
             self._runners += [runner("bringing in far jobs of", BringInLoop(places, queue, **signed), queue) for queue in queues]
         self._after_outage = list(self._runners)  # these have something to do after Redis was unavailable
         if "mirror" in roles:
-            self._runners += [runner("prune of", PruneLoop(places, queue), queue) for queue in queues]
+            if config.archive is None:  # an archive can be slow; it has its own process
+                self._runners += [runner("prune of", PruneLoop(places, queue), queue) for queue in queues]
             for queue, partition in parts:
                 self._runners.append(runner("tidy of", TidyLoop(places, queue, partition=partition, **common), queue, partition))
         heard = [(links[one.queue.name, one.partition], one.log.keys) for one in self.mirrors]

@@ -172,10 +172,10 @@ class Checkpoint(DelayqModel):
 class Operation(DelayqModel):
     """An action on all matching jobs, which `console.operation_loop` performs step by step. `selection` contains the arguments of
     `Selection`. `frozen` contains the ids of the only jobs to change, in order, and `expected` their number; if it is NULL,
-    `selection` decides. Jobs scheduled after the start (`upto`) are not included. `last` is the last job that was processed, and
-    `chunk` contains the jobs that are being processed, each with its end before a requeue. `passed_over` contains jobs that were
-    postponed because their server was unavailable, or NULL. `problem` contains the code and the fields of the error that stopped the
-    operation, or NULL.
+    `selection` decides. With more jobs than `limit`, the operation is paused before it begins; NULL means no limit. Jobs scheduled
+    after the start (`upto`) are not included. `last` is the last job that was processed, and `chunk` contains the jobs that are being
+    processed, each with its end before a requeue. `passed_over` contains jobs that were postponed because their server was
+    unavailable, or NULL. `problem` contains the code and the fields of the error that stopped the operation, or NULL.
     """
 
     class Stage(models.TextChoices):
@@ -203,6 +203,7 @@ class Operation(DelayqModel):
     expected: models.PositiveBigIntegerField[int | None, int | None] = models.PositiveBigIntegerField(
         _("expected"), null=True, blank=True
     )
+    limit: models.PositiveBigIntegerField[int | None, int | None] = models.PositiveBigIntegerField(null=True)
     seen: models.PositiveBigIntegerField[int, int] = models.PositiveBigIntegerField(_("seen"), default=0)
     counts = ExactJSONField(_("counts"), default=dict)
     problem = ExactJSONField(null=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import Never
+from typing import Any, Never
 from uuid import UUID
 
 from django_delayq import durations
@@ -244,8 +244,10 @@ class Mark(JobChange):
 # The same for many jobs. Each function yields the answer for each job, in order, see `changes.each`.
 
 
-def cancel_each(jobs: Iterable[ChangeTarget], *, abort: bool = False, actor: str = "", reason: str = "") -> Iterator[Answer]:
-    return changes.each(Cancel(actor, reason, abort), jobs)
+def cancel_each(
+    jobs: Iterable[ChangeTarget], *, abort: bool = False, actor: str = "", reason: str = "", **more: Any
+) -> Iterator[Answer]:
+    return changes.each(Cancel(actor, reason, abort, **more), jobs)
 
 
 def reschedule_each(
@@ -264,10 +266,15 @@ def run_now_each(jobs: Iterable[ChangeTarget], *, actor: str = "", reason: str =
 
 
 def requeue_each(
-    jobs: Iterable[ChangeTarget], *, actor: str = "", reason: str = "", ends: Mapping[UUID, str] = MappingProxyType({})
+    jobs: Iterable[ChangeTarget],
+    *,
+    actor: str = "",
+    reason: str = "",
+    ends: Mapping[UUID, str] = MappingProxyType({}),
+    by_person: bool = True,
 ) -> Iterator[Answer]:
-    """As `requeue_by_person`. `ends`: see `put_back.ends`."""
-    return changes.each(Requeue(actor, reason, by_person=True, ends=ends), jobs)
+    """As `requeue_by_person`, or as `requeue`. `ends`: see `put_back.ends`."""
+    return changes.each(Requeue(actor, reason, by_person=by_person, ends=ends), jobs)
 
 
 def mark_succeeded_each(jobs: Iterable[ChangeTarget], *, actor: str = "", reason: str = "") -> Iterator[Answer]:

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from django_delayq import clock, ids, signals
 from django_delayq.conf import Config
+from django_delayq.console.operation_loop import OperationLoop
 from django_delayq.exceptions import ConfigError
 from django_delayq.mirror.checkpoint import CheckpointTaken
 from django_delayq.mirror.mirror_loop import MirrorLoop
@@ -223,6 +224,7 @@ class RecordKeeper:
         ]
         self._common = common
         self._requests = CommitRequestLoop(young=YOUNG)
+        self._operations = OperationLoop()
         self._unpublished = FixedQuery(Job.objects.filter(UNPUBLISHED, durable=True, settled="").values_list("id", "queue"))
         self.may_lack = True  # Redis may lack rows: they are older than the test, it was away, or a job waits for another
 
@@ -237,20 +239,24 @@ class RecordKeeper:
         return any(lengths)
 
     def publish(self) -> bool:
-        """Carries out changes that were committed while Redis was away. Then publishes rows that Redis lacks: rows that were
-        committed in the meantime, or that wait for a job of their key. Returns whether Redis accepted any.
+        """Carries out operations, and changes that were committed while Redis was away. Then publishes rows that Redis lacks: rows that
+        were committed in the meantime, or that wait for a job of their key. Returns whether Redis accepted any.
         """
+        operated = False
+        while self._operations.poll() == 0.0:
+            operated = True
+            self.fold()
         if self.may_lack or self._link.lacks_rows:
             self._requests.poll()
         if not self._lacking():
-            return False
+            return operated
         self.fold()
         before = set(self._lacking())
         for queue, partition in {(queue, ids.partition(id)) for id, queue in before}:
             relay = RelayLoop(self._link, self._config.queues[queue], partition=partition, young=YOUNG, **self._common)
             while relay.poll() == 0.0:
                 pass
-        return bool(before - set(self._lacking()))
+        return operated or bool(before - set(self._lacking()))
 
     def keep(self) -> bool:
         """Updates the rows, then publishes rows that Redis lacks. Returns whether there may be more to run: receivers may have

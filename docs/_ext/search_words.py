@@ -26,6 +26,7 @@ WORDS: Final[dict[str, str]] = {
     "howto/upgrade": "upgrade, rolling deploy, release",
     "howto/monitor": "prometheus, grafana, metrics, alert, keda, autoscale, opentelemetry, sentry, monitoring",
     "howto/admin": "admin, requeue, dashboard, permission, support staff",
+    "howto/audit": "audit, archive, reconcile, reconciliation, evidence, export, retention, compliance",
     "howto/erase-personal-data": "gdpr, privacy, personal data, delete user, forget",
     "howto/troubleshoot": "job does not run, job runs twice, stuck, dead letter, not running, error, failed job, troubleshooting",
     "topics/guarantees": "exactly once, at least once, guarantee, lost job, duplicate, job runs twice",

@@ -169,6 +169,17 @@ def sets_rates(world: World) -> None:
     world.fold()
 
 
+def operates(world: World) -> None:
+    """Dates of jobs that wait, and the end of the others."""
+    delayq.operate("reschedule", "after:+90m before:+4h", reason="stock-taking", delay="4h")
+    delayq.operate("requeue", "queue:orders", reason="stock-taking", over="1h")
+    async_to_sync(delayq.aoperate)("cancel", "before:+90m state:scheduled", reason="stock-taking")
+    loop = OperationLoop()
+    while loop.poll() == 0:
+        pass
+    world.fold()
+
+
 def schedules_once(world: World) -> None:
     """One period lasts, one has passed, and of one the key is freed."""
     for number, key in enumerate(("lasts", "has passed", "is freed"), 51):
@@ -461,6 +472,7 @@ CALLS: dict[str, Act] = {
     "resume": pauses,
     "set_rate": sets_rates,
     "forget": schedules_once,
+    **dict.fromkeys(("operate", "aoperate"), operates),
     "get": gets,
     "lock": locks,
     "once": runs,

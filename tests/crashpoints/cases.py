@@ -83,6 +83,8 @@ POINTS: Final = (
     Point("far.brought_in", "far", kinds=DURABLE),
     Point("bring_in.publish", "far", kinds=DURABLE),
     Point("bring_in.published", "far", kinds=DURABLE, reply=True),
+    Point("operations.start", "web", kinds=FEW, operations=("operate",)),
+    Point("operations.started", "web", kinds=FEW, operations=("operate",)),
     Point("operations.take", "operation", kinds=FEW),
     Point("operations.taken", "operation", kinds=FEW),
     Point("operations.expect", "operation", kinds=FEW),
@@ -196,7 +198,7 @@ class Case:
     @property
     def operations_besides(self) -> tuple[str, ...]:
         """The calls of the web process about another job, besides scheduling and cancelling, which it always does."""
-        known = ("reschedule", "run_now", "requeue", "postpone", "edit", "revive", "uproot", "bring")
+        known = ("reschedule", "run_now", "requeue", "postpone", "edit", "revive", "uproot", "bring", "operate")
         return (self.operation,) if self.operation in known else ()
 
     @property

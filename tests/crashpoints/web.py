@@ -38,7 +38,7 @@ SCHEDULE = "yearly"
 OPERATED = 3  # jobs of an operation
 # As which calls the operations of a case are judged.
 WHAT = {"withdraw": "cancel", "postpone": "reschedule", "revive": "reschedule", "uproot": "cancel", "bring": "reschedule"}
-WHAT |= dict.fromkeys(("besides", "deaf", "redate", "merge"), "schedule")
+WHAT |= dict.fromkeys(("besides", "deaf", "redate", "merge"), "schedule") | {"operate": "run_now"}
 MENDED = {"cancel": "cancel", "requeue": "requeue", "edit": "edit"}
 KEYED: dict[str, dict[str, Any]] = {"keyed": {"key": "order", "queue": "default"}}
 KEYED |= {kind: {"key": "order", "queue": "default", "once_for": 3_600} for kind in ONCE}
@@ -68,7 +68,7 @@ class Web:
     Besides those of the API: `withdraw` and `postpone` are a cancel and another date of a committed row that Redis does not have,
     `undo` and `redate` the same in the transaction that schedules it; `revive` is another date for a job that Redis has lost;
     `uproot` and `bring` are a cancel and another date of a far row;
-    `merge` is two jobs of a key in one transaction.
+    `merge` is two jobs of a key in one transaction; `operate` is an operation that makes a job due.
     """
 
     def __init__(self, case: Case, folder: Path, seconds: float) -> None:
@@ -316,6 +316,9 @@ class Web:
     def _run_now(self, job: Any) -> Callable[[], Any]:
         return job.run_now
 
+    def _operate(self, job: Any) -> Callable[[], Any]:
+        return lambda: delayq.operate("run_now", f"id:{job.short_id}", reason="stock-taking")
+
     def _requeue(self, job: Any) -> Callable[[], Any]:
         return job.requeue
 
@@ -350,5 +353,5 @@ class Web:
         if isinstance(reply, list):
             made = [(job.id.hex, job.created, int(job.run_at.timestamp() * 1000) if job.run_at else None) for job in reply]
             self._say("ok", jobs=made)
-        else:
+        elif not isinstance(reply, Operation):  # a worker makes the change, and nobody is answered
             self._say("ok", reply=str(reply))

@@ -201,6 +201,16 @@ def test_d040_jobs_that_were_scheduled_before_their_task_had_a_rate(run, orders,
     assert findings(run("doctor", "--json"), "D040") == []
 
 
+def test_d041_jobs_that_the_archive_has_not_taken_for_a_day(run, orders, settings):
+    orders.ended("ack")
+    Job.objects.update(finished_at=clock.now() - timedelta(days=8, hours=1))
+    assert findings(run("doctor", "--json"), "D041") == []
+    settings.DELAYQ = {**settings.DELAYQ, "ARCHIVE": "tests.test_checks.found"}
+    assert only(run, "D041")["message"] == "Jobs of 'orders' should have been archived and deleted more than a day ago."
+    Job.objects.update(finished_at=clock.now() - timedelta(days=7, hours=23))
+    assert findings(run("doctor", "--json"), "D041") == []
+
+
 def test_d002_does_not_speak_of_rows_that_redis_has(run, orders):
     job = orders.scheduled()[0]
     Job.objects.filter(pk=job.id).update(published=None, created_at=clock.from_ms(clock.wall_ms() - 600_000))

@@ -15,6 +15,7 @@ PAGES = [
     "howto/call-a-url",
     "howto/alerts",
     "howto/asgi",
+    "howto/audit",
     "howto/close-unpaid-orders",
     "howto/django-tenants",
     "howto/one-at-a-time",

@@ -49,6 +49,16 @@ def test_what_falls_due_runs_and_its_row_says_so(delayq):
     assert Job.objects.get(pk=job.id).state == "succeeded"
 
 
+def test_an_operation_is_carried_out_before_jobs_become_due(delayq):
+    jobs = [schedule(settle_cart, number, delay="10m") for number in (7, 8)]
+    schedule(greet, "Ada", delay="1h")
+    operation = django_delayq.operate("cancel", f"id:{jobs[0].short_id}", reason="account closed")
+    django_delayq.operate("run_now", f"task:{greet.name}", reason="she waits")
+    assert [ran.args for ran in delayq.advance("10m")] == [["Ada"], [8]]
+    operation.refresh_from_db()
+    assert (operation.stage, operation.counts, jobs[0].state) == ("finished", {"done": 1}, "cancelled")
+
+
 def test_a_held_job_is_scheduled_with_its_date_and_runs_when_its_pause_ends(delayq):
     schedule(settle_cart, 7, delay="10m")
     (before,) = delayq.scheduled()

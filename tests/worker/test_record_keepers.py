@@ -12,6 +12,9 @@ import pytest
 from django_delayq import conf
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.management import record_keepers
+from django_delayq.mirror.prune import PruneLoop
+from django_delayq.mirror.service import Service
+from django_delayq.producer.stores import stores
 from django_delayq.store.connection.error_replies import StoreRefused
 from django_delayq.store.connection.link import Link
 from django_delayq.worker.spec import Hooks
@@ -58,6 +61,16 @@ def test_on_one_server_one_process_does_all(kept):
     [process] = keep(["default", "orders"])
     assert (process.name, process.queues) == ("records", ("default", "orders"))
     assert list(kept.values()) == [(["default", "orders"], COMMON)]
+
+
+def test_an_archive_has_its_own_process_which_alone_prunes(kept, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "ARCHIVE": "tests.management.test_archive.keep"}
+    processes = keep(["default", "orders"])
+    assert [process.name for process in processes] == ["records", "archive"]
+    assert list(kept.values()) == [(["default", "orders"], COMMON), ([], ["prune of default", "prune of orders"])]
+    config = conf.get()
+    service = Service(stores.places, config, config.queues.values())
+    assert not any(isinstance(runner.loop, PruneLoop) for runner in service._runners)
 
 
 def test_operations_and_schedules_wait_for_no_server_where_there_are_several(kept, own_redis, settings):

@@ -16,7 +16,7 @@ ALL: Final = "*"
 PER_MINUTE: Final = 600  # the default limit of requests
 # The verbs of tokens.
 VERBS: Final = (
-    *("schedule", "get", "cancel", "reschedule", "run_now", "requeue", "queues", "tasks"),
+    *("schedule", "get", "cancel", "reschedule", "run_now", "requeue", "operate", "queues", "tasks"),
     *("push", "pull", "ack", "retry", "snooze", "fail", "extend", "deliver", "offer"),
 )
 # They claim whatever message is due, or count all jobs of a queue.

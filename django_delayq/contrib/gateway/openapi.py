@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse
 
+from django_delayq.console.operations import LIMIT
 from django_delayq.contrib.gateway import idempotency
 from django_delayq.contrib.gateway.dispatch import Route
 from django_delayq.contrib.gateway.parsing import Schema
@@ -159,6 +160,20 @@ CHANGES: Final[Mapping[str, tuple[str, Mapping[str, Schema]]]] = {
     "run_now": ("Make a scheduled job due now", {"reason": REASON}),
     "requeue": ("Run a failed or cancelled job again, with all its attempts", {"reason": REASON}),
 }
+OPERATE: Final = record(
+    {
+        "verb": {"type": "string", "enum": [*CHANGES], "description": "The change. The token also needs this verb."},
+        "queue": QUEUE,
+        "search": {"type": "string", "minLength": 1, "description": "A search as in the admin, but without plain text."},
+        "reason": REASON,
+        "limit": {"type": "integer", "minimum": 1, "default": LIMIT, "description": "If more jobs match, none is changed."},
+        "over": {**DURATION, "description": f"The changes are spread over this time, up to 30 days. {DURATION['description']}"},
+        "delay": DURATION,
+        "run_at": DATE,
+        "dry_run": {"type": "boolean", "description": "Only count the jobs."},
+    },
+    *("verb", "queue", "search", "reason"),
+)
 VERSION: Final = "1"  # of the paths and schemas; new members do not change it
 PROBLEM: Final[Schema] = {
     "type": "object",
@@ -174,6 +189,7 @@ PROBLEM: Final[Schema] = {
 IN_PATH: Final = {
     # The response for an invalid id is the same as for an unknown job.
     "id": {"type": "string", "minLength": 1, "description": "The id of a job: 22 letters and digits, or the UUID."},
+    "operation": {"type": "string", "minLength": 1, "description": "The id of an operation."},
     "queue": QUEUE,
 }
 KEY_PARAMETER: Final = {

@@ -17,6 +17,7 @@ from django_delayq.contrib.gateway.dispatch import GatewayCall
 from django_delayq.contrib.gateway.models import Token
 from django_delayq.contrib.gateway.responses import GatewayProblem, pointer
 from django_delayq.exceptions import TargetRefused
+from django_delayq.models import Operation
 from django_delayq.producer import job as handles
 from django_delayq.producer.task import Task, registry
 from django_delayq.setting_readers import HttpConfig
@@ -131,6 +132,22 @@ def check_change(call: GatewayCall) -> None:
 def key_and_queue(call: GatewayCall) -> tuple[str, str]:
     """The key and the queue for a change by key."""
     return parsing.key(call.body["key"], "/key"), queue_of(call, call.body["queue"])
+
+
+def operated_queue(call: GatewayCall) -> str:
+    """The queue of an operation. The token also needs the verb of the change."""
+    if not call.token.allows("verbs", call.body["verb"]):
+        raise GatewayProblem("verb_denied", "/verb", verb=call.body["verb"])
+    return queue_of(call, call.body["queue"])
+
+
+def find_operation(token: Token, id: str) -> Operation:
+    """The operation with this id, which the token has started."""
+    with suppress(ValueError):
+        found = Operation.objects.filter(pk=ids.parse(id), actor=token.actor).defer("frozen").first()
+        if found is not None and token.allows("queues", found.selection.get("queue", "")):
+            return found
+    raise GatewayProblem("operation_unknown")
 
 
 def may_schedule(token: Token, task: Task[..., Any]) -> bool:

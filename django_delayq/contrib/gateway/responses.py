@@ -46,6 +46,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = {
     ),
     "target_denied": Refusal(403, "The token is not allowed to offer to this target.", "Ask the operator for access to the target."),
     "job_unknown": Refusal(404, "There is no job with this id or key that the token can access.", "Check the id and the queue."),
+    "operation_unknown": Refusal(404, "The token has started no operation with this id.", "Check the id."),
     "queue_unknown": Refusal(404, "There is no queue with this name that the token can access.", "GET queues lists them."),
     "method": Refusal(405, "This URL does not accept {method}.", "See the Allow header for the accepted methods."),
     "key_held": Refusal(
@@ -54,6 +55,9 @@ REFUSALS: Final[Mapping[str, Refusal]] = {
         "Cancel or reschedule it, wait for its end, or use another on_conflict.",
     ),
     "not_changed": Refusal(409, "The state of the job does not allow this: {change}.", "GET the job to see its state."),
+    "too_many_jobs": Refusal(
+        409, "At least {count} jobs match, and the limit is {limit}. No job was changed.", "Narrow the search, or send a higher limit."
+    ),
     "queue_of_workers": Refusal(409, "Workers serve this queue, so it has no messages.", "Use POST jobs, or pull from another queue."),
     "no_deliveries": Refusal(409, "Deliveries are disabled: the project has no HTTP setting.", "Ask the operator of the queue."),
     "lease_lost": Refusal(

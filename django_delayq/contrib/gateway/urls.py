@@ -15,6 +15,7 @@ from django_delayq.contrib.gateway.dispatch import GatewayCall, Route
 from django_delayq.contrib.gateway.idempotency import DONE, LOST
 from django_delayq.contrib.gateway.openapi import FENCE, JOB_ID, KEY, LEASE, QUEUE, record
 from django_delayq.contrib.gateway.parsing import Schema
+from django_delayq.models import Operation
 from django_delayq.states import Change, State
 from django_delayq.store.scripts.queue import MOST
 from django_delayq.text import documented
@@ -91,6 +92,12 @@ def _changes(verb: str) -> Iterator[Route]:
     )
 
 
+_OPERATION: Final = {
+    "id": {**JOB_ID, "type": ["string", "null"], "description": "The id of the operation."},
+    "stage": {"type": ["string", "null"], "enum": [*Operation.Stage.values, None]},
+    "jobs": {"type": ["integer", "null"], "minimum": 0},
+}
+_PROGRESS: Final = "The operation.", _all(**_OPERATION, seen=_COUNT, counts={"type": "object", "additionalProperties": _COUNT})
 _MESSAGE: Final = _all(
     id=JOB_ID,
     fence={"type": "string"},
@@ -162,6 +169,15 @@ ROUTES: Final = (
         problems=("job_unknown",),
     ),
     *chain.from_iterable(map(_changes, openapi.CHANGES)),
+    _route(
+        views.operate,
+        "operations",
+        check=permissions.operated_queue,
+        body=openapi.OPERATE,
+        answers={202: _PROGRESS, 200: ("The number of matching jobs, for a dry run.", _PROGRESS[1])},
+        problems=("field_missing", "options", "queue_denied", "queue_unlisted", "too_many_jobs"),
+    ),
+    _route(views.operation, "operations/{operation}", needs="operate", answers={200: _PROGRESS}, problems=("operation_unknown",)),
     _route(views.queues, "queues", answers={200: ("Every queue.", _all(queues={"type": "array", "items": _FIGURES}))}),
     _route(views.queue, "queues/{queue}", needs="queues", answers={200: ("The queue.", _FIGURES)}, problems=("queue_unknown",)),
     _route(views.tasks, "tasks", answers={200: ("Every task.", _all(tasks={"type": "array", "items": _TASK}))}),

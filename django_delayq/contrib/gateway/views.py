@@ -13,8 +13,10 @@ from uuid import UUID
 
 from django_delayq import clock, codec, conf, durations, ids
 from django_delayq.conf import QueueConfig
+from django_delayq.console import operations
 from django_delayq.console.export import job_document, plain, redis_document
 from django_delayq.console.overview import DOWN
+from django_delayq.console.selection import Selection
 from django_delayq.console.verbs import VERBS, Verb
 from django_delayq.contrib.gateway import enqueue, openapi, parsing, permissions
 from django_delayq.contrib.gateway.dispatch import GatewayCall
@@ -22,11 +24,11 @@ from django_delayq.contrib.gateway.enqueue import NewJob
 from django_delayq.contrib.gateway.idempotency import DONE, LOST, settle_once
 from django_delayq.contrib.gateway.models import Token
 from django_delayq.contrib.gateway.responses import GatewayAnswer, GatewayProblem, pointer
-from django_delayq.exceptions import ConfigError, PayloadError
+from django_delayq.exceptions import ConfigError, PayloadError, TooManyJobs
 from django_delayq.messages.message import Holder, Message, MessageBatch, lease_of, next_delay_ms, put_off_outcome
 from django_delayq.messages.pull import Ask, taken
 from django_delayq.messages.push import KIND
-from django_delayq.models import Job
+from django_delayq.models import Job, Operation
 from django_delayq.producer import acts, changes, lookup
 from django_delayq.producer import job as handles
 from django_delayq.producer.changes import Cancel
@@ -44,6 +46,7 @@ FIGURES: Final = ("queue", "scheduled", "due", "running", "retrying", "failed", 
 _REST: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 BODIES: Final = ("json", "text", "base64")
 FENCE: Final = re.compile(r"([1-9][0-9]{0,8})/([A-Za-z0-9]{1,64})")  # the attempt, and the nonce of its claim
+OPERATED: Final = {"reason": "", "limit": operations.LIMIT, "over": 0, "dry_run": False}  # members of a request, and their defaults
 NO_ATTEMPT_LEFT: Final = "no attempt is left"
 
 
@@ -158,6 +161,32 @@ def _change_answer(verb: Verb, result: Change, named: dict[str, Any]) -> Gateway
     if result not in verb.effects:
         raise GatewayProblem("not_changed", more=json.loads(json.dumps(body, default=plain)), change=result.value)
     return GatewayAnswer(status=200, body=body)
+
+
+def operate(call: GatewayCall) -> GatewayAnswer:
+    """Change all jobs of a queue that match a search. A worker carries this out."""
+    queue, body, token = permissions.operated_queue(call), call.body, call.token
+    if call.again and (started := Operation.objects.filter(pk=call.job).first()):
+        return _operation_answer(202, started)
+    given: dict[str, Any] = {name: body.get(name, usual) for name, usual in OPERATED.items()}
+    given |= {"when": parsing.date(body) if {"delay", "run_at"} & body.keys() else {}, "scope": token.only_scope}
+    jobs, wanted = None if token.only is None else Job.objects.filter(task__in=token.only), Selection(queue=queue, text=body["search"])
+    try:
+        with parsing.problem_of(ConfigError, code="options", place=""):
+            planned = operations.plan(body["verb"], wanted, jobs=jobs, actor=token.actor, id=call.job, **given)
+    except TooManyJobs as error:
+        raise GatewayProblem("too_many_jobs", "/search", **error.fields) from None
+    return _operation_answer(200, planned) if given["dry_run"] else _operation_answer(202, operations.start(planned))
+
+
+def operation(call: GatewayCall) -> GatewayAnswer:
+    """Get the progress of an operation that the token has started."""
+    return _operation_answer(200, permissions.find_operation(call.token, call.path["operation"]))
+
+
+def _operation_answer(status: int, found: Operation) -> GatewayAnswer:
+    named = {"id": None, "stage": None} if found._state.adding else {"id": found.pk, "stage": found.stage}
+    return GatewayAnswer(status=status, body={**named, "jobs": found.expected, "seen": found.seen, "counts": found.counts})
 
 
 def queues(call: GatewayCall) -> GatewayAnswer:

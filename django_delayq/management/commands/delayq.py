@@ -15,7 +15,16 @@ from django_delayq.console.export import until_reader_leaves
 from django_delayq.console.verbs import VERBS
 from django_delayq.exceptions import DelayqError
 from django_delayq.logger import told
-from django_delayq.management import USAGE, at_least, change_commands, doctor, fair_command, look_commands, pause_commands
+from django_delayq.management import (
+    USAGE,
+    at_least,
+    audit_commands,
+    change_commands,
+    doctor,
+    fair_command,
+    look_commands,
+    pause_commands,
+)
 from django_delayq.management.erase_command import erase
 from django_delayq.management.job_filters import add_filters, add_targets
 from django_delayq.management.output import Visible
@@ -52,6 +61,14 @@ class Command(BaseCommand):
         rows.add_argument("words", nargs="?", metavar="SEARCH", help="the same as --search")
         add_filters(rows, limit=50)
         rows.add_argument("--csv", action="store_true", help="print all fields as CSV")
+        told = add("report", audit_commands.report)
+        told.add_argument("--key", help='select only jobs with this key, or with keys that start with it, as in "pay:*"')
+        told.add_argument("--since", metavar="DATE", help="select only jobs that are due at this time or later, such as 2026-01-01")
+        told.add_argument("--until", metavar="DATE", help="select only jobs that are due before this time")
+        told.add_argument("--queue", help="select only jobs in this queue")
+        told.add_argument("--task", help="select only jobs of this task")
+        told.add_argument("--format", choices=("csv", "json"), default="csv", help="json has a document per line (default: csv)")
+        told.add_argument("--output", metavar="FILE", help="write to this file, which appears when it is complete")
         one = add("inspect", look_commands.inspect)
         one.add_argument("id", nargs="?", metavar="ID", help="the id of the job")
         one.add_argument("--key", help="the key of the job, instead of its id; requires --queue")
@@ -109,6 +126,9 @@ class Command(BaseCommand):
         empty.add_argument("queue", metavar="QUEUE", help="the name of the queue")
         _changing(empty, reason=True)
         _changing(add("prune", change_commands.prune), queue=True)
+        files = add("archive", audit_commands.archive)
+        files.add_argument("--verify", action="store_true", required=True, help="read all files, and check their lines and jobs")
+        files.add_argument("directory", nargs="?", metavar="DIRECTORY", help="the directory of the files (default: ARCHIVE)")
         gone = add("erase", erase)
         gone.add_argument("ids", nargs="*", metavar="ID", help="the ids of the jobs")
         add_filters(gone, limit=None)

@@ -36,7 +36,9 @@ class BlackBox:
             for method, one in methods.items()
         }
 
-    def call(self, operation: str, body: Any = None, *, kind: str = "application/json", text: str | None = None, **given: str) -> Any:
+    def call(
+        self, operation: str, /, body: Any = None, *, kind: str = "application/json", text: str | None = None, **given: str
+    ) -> Any:
         method, path, one = self.operations[operation]
         assert (body is None) == ("requestBody" not in one)
         query = {}
@@ -76,6 +78,7 @@ def box(caller) -> BlackBox:
     return BlackBox(caller)
 
 
+ALL_JOBS = {"verb": "cancel", "queue": "orders", "search": "state:scheduled", "reason": "test"}
 SETTLING = {"ack": {}, "retry": {"delay": "1s", "reason": "busy"}, "snooze": {"delay": 1}, "fail": {"reason": "bad"}, "extend": {}}
 
 
@@ -96,6 +99,9 @@ def test_every_operation_of_the_document_is_driven_and_answers_as_it_says(box, s
     box.call("requeue", {}, id=id)
     box.call("cancel_by_key", {**named, "abort": True})
     box.call("requeue_by_key", named)
+    box.call("operate", {**ALL_JOBS, "dry_run": True})
+    started = box.call("operate", ALL_JOBS).json()["id"]
+    box.call("operation", operation=started)
     box.call("queues")
     box.call("queue", queue="orders")
     box.call("tasks")
@@ -122,7 +128,7 @@ def test_every_operation_of_the_document_is_driven_and_answers_as_it_says(box, s
         box.call(operation, body)
     assert good <= box.seen
     for operation, (_, _, one) in box.operations.items():
-        if operation in ("tasks", "schedule", "get", "push", *sent):
+        if operation in ("tasks", "schedule", "get", "push", "operate", "operation", *sent):
             continue
         given = {parameter["name"]: parameter["name"] for parameter in one["parameters"] if parameter["in"] != "header"}
         given |= {name: value for name, value in {"id": id, **named}.items() if name in given}
@@ -143,6 +149,7 @@ def test_refusals_are_as_the_document_says(box, make, settings, long_minute):
     queues = {**settings.DELAYQ["QUEUES"], "mail": {"CONSUMER": "pull"}}
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": queues}
     id = box.call("schedule", {"task": TASK, "args": [7], "delay": "1h", "key": "a"}, **{"Idempotency-Key": "1"}).json()["id"]
+    box.call("schedule", {"task": TASK, "args": [8], "delay": "1h"})
     eager = make("eager", per_minute=1)
     assert eager.get("tasks").status_code == 200
     expected = [
@@ -153,6 +160,9 @@ def test_refusals_are_as_the_document_says(box, make, settings, long_minute):
         (404, box.call("get", id="x")),
         (404, box.call("cancel", {}, id="x")),
         (404, box.call("queue", queue="x")),
+        (404, box.call("operation", operation="x")),
+        (409, box.call("operate", {**ALL_JOBS, "limit": 1})),
+        (422, box.call("operate", {**ALL_JOBS, "search": "text"})),
         (409, box.call("schedule", {"task": TASK, "args": [7], "key": "a"})),
         (409, box.call("requeue", {}, id=id)),
         (409, box.call("requeue_by_key", {"queue": "orders", "key": "a"})),

@@ -245,6 +245,17 @@ def test_the_same_holds_for_changes_by_id_and_by_key(caller):
     refused(caller.post("keys/reschedule", {**named, "delay": "2h"}, key="b"), 403, "queue_denied", "/queue")
 
 
+@pytest.mark.parametrize(
+    ("field", "listed", "code", "place"),
+    [("verbs", ["operate"], "verb_denied", "/verb"), ("queues", ["default"], "queue_denied", "/queue")],
+)
+def test_the_same_holds_for_operations(caller, field, listed, code, place):
+    body = {"verb": "cancel", "queue": "orders", "search": "state:scheduled", "reason": "test"}
+    assert caller.post("operations", body, key="one").status_code == 202
+    Token.objects.update(**{field: listed})
+    refused(caller.post("operations", body, key="one"), 403, code, place)
+
+
 def test_an_answer_about_a_job_that_is_gone_is_repeated(caller, redis_server):
     id = caller.post("jobs", {**BODIES["outbox"], "delay": "1h"}).json()["id"]
     first = caller.post(f"jobs/{id}/cancel", key="a")
