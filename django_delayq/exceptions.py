@@ -85,6 +85,9 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "redis_answered": "Redis at {where} answered: {cause}.",
         "task_unknown": "No task named {name!r} is registered in this process. Workers know the tasks in the tasks modules of "
         "installed apps and in DELAYQ['TASK_MODULES']. Check whether it was renamed or removed, or whether a deploy is in progress.",
+        "task_version": "This process has version {known} of the task {task}, and it does not understand version {version}, with which "
+        "the job was scheduled. Check whether a deploy is in progress, or add an upgrade from that version.",
+        "task_upgrade": "The upgrade of the arguments of the task {task} from version {version} has failed: {cause}. Correct it.",
         "queue_unknown": _UNLISTED + ". " + _LIST_IT,
         "queue_misspelt": _UNLISTED + " (did you mean {near!r}?). " + _LIST_IT,
         "json": "these bytes are not strict JSON: {cause}",
@@ -209,6 +212,12 @@ class PayloadTooLarge(PayloadError):
     """The arguments are larger than `MAX_PAYLOAD`. Store the content elsewhere, and pass its id."""
 
     code = "payload_size"
+
+
+class UnknownVersion(PayloadError):
+    """A job was scheduled with a version of its task that this process does not understand."""
+
+    code = "task_version"
 
 
 class KeyTaken(DelayqError):

@@ -11,7 +11,7 @@ from django.core.checks import CheckMessage, Error, Warning
 Level = Literal["error", "warning"]
 LEVELS: Final = {"error": Error, "warning": Warning}
 CHECK, DEPLOY, RIGHTS = "check", "check --deploy", "check --deploy --database default"
-DOCTOR, DEEP = "delayq doctor", "delayq doctor --deep"
+DOCTOR, DEEP, NEW_CODE = "delayq doctor", "delayq doctor --deep", "delayq doctor --deploy"
 FIX: Final = "To repair this, run manage.py delayq doctor --deep --fix."
 
 
@@ -37,7 +37,7 @@ KINDS: Final[Mapping[str, FindingKind]] = {
         E002=("A setting has an invalid type or value.", "To see which values a setting accepts, run manage.py delayq settings."),
         E003=("REDIS is invalid: the alias, the URL, the factory or an option.", "Use a URL such as 'redis://localhost:6379/1'."),
         E004=("A task uses a queue that is not listed in QUEUES.", "Add the queue to DELAYQ['QUEUES']."),
-        E005=("Two functions are registered as the same task.", "Set a different name= for one. Otherwise, only the first one runs."),
+        E005=("Two functions are registered as the same task.", "Give one another name or alias. Otherwise, only the first one runs."),
         E006=("DATABASE is not an alias in DATABASES.", "Set DATABASE to an alias in DATABASES."),
         E007=("SIGNING is enabled, but Django has no SECRET_KEY.", "Set SECRET_KEY, or disable SIGNING."),
         E008=(
@@ -265,10 +265,18 @@ KINDS: Final[Mapping[str, FindingKind]] = {
             "If you removed the schedule on purpose, ignore this warning. It disappears after a week.",
         ),
         D035=(
-            "Jobs are parked: workers do not have their task, its parameters, a carrier or the signing key.",
+            "Jobs are parked: workers do not have their task, its version, its parameters, a carrier or the signing key.",
             "Deploy workers of the release that scheduled these jobs, or add the module of the task to TASK_MODULES.",
         ),
         D036=("Redis rejects an optional command. The message describes the effect.", "Allow the command if possible."),
+    ),
+    **_kinds(
+        NEW_CODE,
+        "error",
+        D040=(
+            "Jobs wait that this code does not understand: it lacks their task or its version, or has other parameters.",
+            "Add aliases or an upgrade to the task, or deploy when these jobs have ended.",
+        ),
     ),
     **_kinds(
         DEEP,

@@ -1,6 +1,6 @@
 """What a job's meta holds for this package: the concurrency name, which limits how many jobs run at a time, the rate, which limits how
-many start in a period, and the tasks of whose jobs the sender may know. They travel in the payload, so that every process that
-publishes the job applies them.
+many start in a period, the tasks of whose jobs the sender may know, and the version of its task. They travel in the payload, so that
+every process that publishes or runs the job applies them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ NAMED: Final = "delayq.name"
 _MARK: Final = json.dumps(NAMED).encode()
 ONLY: Final = "delayq.only"  # the key of a job's meta: a list of task names
 ONLY_MARK: Final = json.dumps(ONLY).encode()
+VERSION: Final = "delayq.version"  # the key of a job's meta: the version of its task, if that is not the first
 _TEXT: Final = re.compile(f"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{1,{MAX_NAME}}}")
 
 
@@ -84,6 +85,12 @@ class SharedName(NamedTuple):
     def packed(self) -> list[Any]:
         """The value in the job's meta."""
         return [self.text, self.most] if self.rate is None else [self.text, self.most, [self.rate.text, *self.rate.pace]]
+
+
+def version_in(meta: Mapping[str, Any] | None) -> int:
+    """The version of the task of a job with this meta. 0: somebody else has written another thing there."""
+    found = meta.get(VERSION, 1) if meta else 1
+    return found if type(found) is int and found >= 1 else 0
 
 
 def is_text(value: object) -> bool:

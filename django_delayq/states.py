@@ -31,10 +31,11 @@ DELIVERY: Final = "django_delayq.deliver"  # the tasks of the package's own, by 
 OFFER: Final = "django_delayq.offer"
 # In `fingerprint` of the row of a parked job: its task is not registered in the worker, or takes other arguments there.
 PARKED_TASK: Final = "parked-task"
+PARKED_VERSION: Final = "parked-version"
 PARKED_ARGUMENTS: Final = "parked-arguments"
 PARKED_CARRIERS: Final = "parked-carriers"
 PARKED_SIGNATURE: Final = "parked-signature"
-PARKED: Final = frozenset({PARKED_TASK, PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE})
+PARKED: Final = frozenset({PARKED_TASK, PARKED_VERSION, PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE})
 UNFINISHED: Final = frozenset({State.SCHEDULED, State.RUNNING})
 FINISHED: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 

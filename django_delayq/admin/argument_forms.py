@@ -256,8 +256,9 @@ def _bound(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[st
 def _hidden(job: Job, signature: inspect.Signature) -> dict[str, Any]:
     """Returns the masked values by name. A value that equals the mask counts as masked."""
     bare = masking.without_mask(job.args), masking.without_mask(job.kwargs)
-    before, after = _bound(signature, *bare) or {}, _bound(signature, *masking.arguments(job.task, *bare)) or {}
-    shown = _bound(signature, *masking.arguments(job.task, job.args, job.kwargs)) or {}
+    before = _bound(signature, *bare) or {}
+    after = _bound(signature, *masking.arguments(job.task, *bare, version=job.version)) or {}
+    shown = _bound(signature, *masking.arguments(job.task, job.args, job.kwargs, version=job.version)) or {}
     names = masking.names_of(job.task)
     return {
         name: masking.MASK if name in names else shown[name]

@@ -85,6 +85,7 @@ class Act:
 def page(admin: ReadOnlyAdmin, request: HttpRequest, job: Job, act: Act) -> HttpResponse:
     """Shows the form, then the changes, then carries out the act. "Back" leads to the form with its values."""
     sensitive = admin.allows(request, "view_sensitive")
+    edit.upgrade(job)
     if not act.possible(job, sensitive):
         messages.error(request, str(act.refused))
         return HttpResponseRedirect(admin.address("delayq_job_change", job.pk))
@@ -120,7 +121,8 @@ def _page_of(admin: ReadOnlyAdmin, request: HttpRequest, job: Job, id: UUID) -> 
 def masked(job: Job | Periodic) -> bool:
     """Whether any of its arguments is masked. A value that equals the mask counts as masked."""
     args, kwargs = masking.without_mask(job.args), masking.without_mask(job.kwargs)
-    return masking.arguments(job.task, args, kwargs) != (args, kwargs)
+    version = job.version if isinstance(job, Job) else masking.UPGRADED
+    return masking.arguments(job.task, args, kwargs, version=version) != (args, kwargs)
 
 
 def signature(job: Job) -> str:

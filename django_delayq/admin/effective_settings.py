@@ -67,6 +67,10 @@ def of_task(task: Task[Any, Any]) -> list[Setting]:
     if task.rated is not None:
         pace = task.rated.pace
         found.append(Setting("rate", f"{visible(task.rated.format.text)} · {pace} · {pace.burst}", here))
+    if task.aliases:
+        found.append(Setting("aliases", ", ".join(map(visible, task.aliases)), here))
+    if task.version != 1:
+        found.append(Setting("version", str(task.version), here))
     if task.sensitive:
         found.append(Setting("sensitive", ", ".join(sorted(map(visible, task.sensitive))), here))
     return found

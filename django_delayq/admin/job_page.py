@@ -127,10 +127,10 @@ def related(job: Job, jobs: QuerySet[Job], by: UUID | None) -> list[Job]:
 
 
 def _carried(job: Job, sensitive: bool) -> dict[str, Any]:
-    args, kwargs = masking.arguments(job.task, job.args, job.kwargs, sensitive=sensitive)
+    args, kwargs = masking.arguments(job.task, job.args, job.kwargs, sensitive=sensitive, version=job.version)
     meta = masking.attached(job.task, job.meta, sensitive=sensitive)
     return {
-        "arguments": arguments_shown(job.task, args, kwargs),
+        "arguments": arguments_shown(job.task, args, kwargs, job.version),
         "meta": pretty(meta) if meta else "",
         "customer": customer_of(meta),
         "result": result_shown(masking.result(job.task, job.result, sensitive=sensitive)),
@@ -173,10 +173,10 @@ class NamedValue:
         return len(self.text) > 300
 
 
-def arguments_shown(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[NamedValue]:
-    """Returns the lines of the arguments, which are already masked."""
+def arguments_shown(task: str, args: Sequence[Any], kwargs: Mapping[str, Any], version: int) -> list[NamedValue]:
+    """Returns the lines of the arguments of a job of this version, which are already masked."""
     known = registry.find(task)
-    parameters = known.signature.parameters if known else {}
+    parameters = known.signature.parameters if known and masking.is_current(known, args, version) else {}
     return _lines([*_by_place(task, args, parameters), *_by_name(kwargs, parameters)], now("… and %(count)d more arguments"))
 
 

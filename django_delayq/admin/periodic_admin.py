@@ -47,7 +47,7 @@ def _page(request: HttpRequest, row: Periodic, *, sensitive: bool, behind: Tick 
     ticks = schedule_views.ticks_of(row, MOST_TICKS + 1, behind=behind)
     declared = declarations.get(row.name)
     coming, trouble = upcoming(row)
-    args, kwargs = masking.arguments(row.task, row.args, row.kwargs, sensitive=sensitive)
+    args, kwargs = masking.arguments(row.task, row.args, row.kwargs, sensitive=sensitive, version=masking.UPGRADED)
     return {
         "row": row,
         "original": row,

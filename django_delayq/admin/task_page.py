@@ -20,6 +20,7 @@ from django_delayq.admin.badges import badge
 from django_delayq.admin.charts import brief
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.console import trends
+from django_delayq.console.search_fields import task_rows
 from django_delayq.console.trends import EndedRun
 from django_delayq.console.wording import task_name
 from django_delayq.models import Job
@@ -55,7 +56,7 @@ def gather(request: HttpRequest, name: str, jobs: QuerySet[Job], sees: Callable[
     task, jobs = registry.find(name), jobs.defer(None)
     ends = trends.ends(jobs, task=name)
     runs = trends.runs(ends, jobs, name)
-    if task is None and not runs.rows and not ends.rows and not jobs.filter(task=name).exists():
+    if task is None and not runs.rows and not ends.rows and not jobs.filter(task_rows(name)).exists():
         return None
     chosen, span = charts.chosen(request.GET.get("span"), "7d")
     slowest = sorted((run for run in runs.rows if run.outcome not in PUT_OFF), key=lambda run: -run.ran)[:SHOWN]

@@ -147,7 +147,7 @@ def job_document(job: Job, view: JobView | None = None, *, sensitive: bool = Fal
     `view` is given. `asked_of` is None if the task is unknown here or the job has never polled.
     """
     asked = why_not_yet.polls(job, view)
-    args, kwargs = masking.arguments(job.task, job.args, job.kwargs, sensitive=sensitive)
+    args, kwargs = masking.arguments(job.task, job.args, job.kwargs, sensitive=sensitive, version=job.version)
     return {
         "id": job.id,
         "uuid": str(job.id),

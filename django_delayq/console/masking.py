@@ -2,8 +2,8 @@
 
 Only this module decides what a person sees. `sensitive`: the person may see all values.
 
-If a task is not registered in this process, or has other arguments here, the process does not know which arguments to mask. Then it
-masks all of them, if the project masks anything.
+If a task is not registered in this process, or has another version or other arguments here, the process does not know which arguments
+to mask. Then it masks all of them, if the project masks anything.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Any, Final
 
 from django_delayq import conf
 from django_delayq.exceptions import PayloadError
-from django_delayq.producer.task import registry
+from django_delayq.producer.task import Task, registry
 from django_delayq.states import DELIVERY, MESSAGE
 
 MASK: Final = "***"
+UPGRADED: Final = -1  # in the place of a version: the arguments of a run, or of a schedule, are those of this version
 
 
 def names_of(task: str) -> frozenset[str]:
@@ -33,26 +34,26 @@ def hides() -> bool:
 
 
 def arguments(
-    task: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, sensitive: bool = False
+    task: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, sensitive: bool = False, version: int = 0
 ) -> tuple[list[Any], dict[str, Any]]:
     """Positional and keyword arguments, masked. For a delivery, also the query of the URL, which can contain a signature, and masked
-    names in a JSON body.
+    names in a JSON body. `version`: that of the job, 0 if the caller does not know it.
     """
     if sensitive:
         return list(args), dict(kwargs)
     if task == MESSAGE:
         hidden = names_of(task)
         return value(list(args), hidden), value(dict(kwargs), hidden)
-    shown, named = _arguments(task, args, kwargs)
+    shown, named = _arguments(task, args, kwargs, version)
     return shown, _delivery(named) if task == DELIVERY else named
 
 
-def by_name(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def by_name(task: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, version: int = 0) -> list[tuple[str, Any]]:
     """The arguments in order, each with its parameter name, or "" if the name is unknown here. Nothing is masked: use `arguments`
     first.
     """
     known = registry.find(task)
-    called = _called(known.signature, len(args)) if known else [""] * len(args)
+    called = _called(known.signature, len(args)) if known and is_current(known, args, version) else [""] * len(args)
     return [*zip(called, args, strict=True), *kwargs.items()]
 
 
@@ -72,8 +73,10 @@ def _delivery(kwargs: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _arguments(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def _arguments(task: str, args: Sequence[Any], kwargs: Mapping[str, Any], version: int) -> tuple[list[Any], dict[str, Any]]:
     known = registry.find(task)
+    if known is not None and not is_current(known, args, version):
+        known = None
     try:
         if known is not None:
             known.check_arguments(args, kwargs)
@@ -137,6 +140,13 @@ def without_mask(given: Any) -> Any:
     if isinstance(given, list):
         return [without_mask(inner) for inner in given]
     return None if given == MASK else given
+
+
+def is_current(task: Task[..., Any], args: Sequence[Any], version: int) -> bool:
+    """Whether the arguments of a job of this version have the names of the function. Without a version, positional arguments may have
+    others.
+    """
+    return version in (task.version, UPGRADED) or (version == 0 and (task.version == 1 or not args))
 
 
 def _is_gone(task: str) -> bool:

@@ -131,17 +131,27 @@ def _key(value: str, sense: Sense) -> Term:
 
 
 def _task(value: str, sense: Sense) -> Term:
-    parts = [value] if value in sense.tasks else _tasks(value, sense)
+    named = registry.spellings(value)[0]
+    parts = [named] if named in sense.tasks else _tasks(value, sense)
     if len(parts) == 1:
         return of_tasks(parts[0], parts)
     return replace(of_tasks(value, [*parts, value]), tasks=tuple(parts))
 
 
 def of_tasks(value: str, tasks: Sequence[str]) -> Term:
-    """Jobs of these tasks."""
-    meant = frozenset(tasks)
-    rows = Q(task__in=sorted(meant)) if len(meant) > 1 else Q(task=tasks[0])
-    return Term("task", value, rows, lambda row: row.task in meant, ("task",), tasks=tuple(tasks))
+    """Jobs of these tasks, under all names."""
+    meant = _spelled(tasks)
+    return Term("task", value, task_rows(*tasks), lambda row: row.task in meant, ("task",), tasks=tuple(tasks))
+
+
+def task_rows(*tasks: str) -> Q:
+    """The rows of the jobs of these tasks, under all names."""
+    meant = _spelled(tasks)
+    return Q(task__in=sorted(meant)) if len(meant) > 1 else Q(task=tasks[0])
+
+
+def _spelled(tasks: Iterable[str]) -> frozenset[str]:
+    return frozenset(name for task in tasks for name in registry.spellings(task))
 
 
 def _state(value: str, sense: Sense) -> Term:
@@ -242,7 +252,7 @@ def _dated(word: str, column: str, finds: str, *values: str) -> SearchField:
 
 def _arg(value: str, sense: Sense) -> Term:
     name, wanted = _named_value(value)
-    tasks = frozenset(task for task in sense.tasks if shows(task, name))
+    tasks = frozenset(task for task in _spelled(sense.tasks) if shows(task, name))
 
     scalar = not any(isinstance(value, (list, dict)) for value in wanted)
     written = [json.dumps(value) for value in wanted]

@@ -22,7 +22,7 @@ from django.utils.translation import gettext as now
 
 from django_delayq import clock, conf, ids
 from django_delayq.console import masking, search_parser
-from django_delayq.console.search_fields import Term, has, shows
+from django_delayq.console.search_fields import Term, has, shows, task_rows
 from django_delayq.console.search_parser import Alternative, Search
 from django_delayq.exceptions import ConfigError
 from django_delayq.models import DERIVED, Job, of_state
@@ -195,7 +195,7 @@ class Selection:
         if self.queue:
             found &= Q(queue=self.queue)
         if self.task:
-            found &= Q(task=self.task)
+            found &= task_rows(self.task)
         if self.order[0].endswith("finished_at"):
             found &= Q(finished_at__isnull=False)  # rows without a date have no place in this order
         return found & search_parser.any_of(rows)
@@ -206,7 +206,7 @@ class Selection:
         found = self._of_view(state) if state in VIEWS and state else Q()
         if state not in ("retrying", "unpublished", "unresolved"):
             if self.task or "task" in terms:
-                found &= Q(task=self.task) if self.task else terms["task"].rows
+                found &= task_rows(self.task) if self.task else terms["task"].rows
             elif "host" in terms or "target" in terms:
                 found &= terms["host"].rows if "host" in terms else terms["target"].rows
             elif self.queue or "queue" in terms:

@@ -15,7 +15,9 @@ from django.db.models import Model, QuerySet, TextField
 from django.db.models.functions import Cast, Left
 
 from django_delayq import clock
+from django_delayq.console.search_fields import task_rows
 from django_delayq.models import RETRYING, Attempt, Event, Job
+from django_delayq.producer.task import registry
 from django_delayq.states import EventKind, State
 
 NEWEST: Final = 4_000  # jobs, and attempts, that are looked at
@@ -105,12 +107,14 @@ class NewestRuns:
 def ends(jobs: QuerySet[Job], **names: str) -> NewestJobs:
     """The NEWEST of `jobs` that succeeded or failed, in two queries. `names`: the queue, the task, or neither; each has an index."""
     found: list[EndedJob] = []
+    jobs = jobs.filter(task_rows(names.pop("task"))) if "task" in names else jobs
     for state in ENDED:
         rows = jobs.filter(state=state, **names).order_by("-run_at", "-id")
         if len(found) > NEWEST:
             rows = rows.filter(run_at__gte=found[-1].run_at)
         columns = ("id", "task", "queue", "state", "attempts")
-        found += (EndedJob(*columns, *dates) for columns, dates in _read(rows, columns, ("run_at", "started_at", "finished_at")))
+        for (id, task, *others), dates in _read(rows, columns, ("run_at", "started_at", "finished_at")):
+            found.append(EndedJob(id, registry.spellings(task)[0], *others, *dates))
     found.sort(key=lambda one: one.run_at, reverse=True)
     return NewestJobs(found[:NEWEST], found[NEWEST - 1].run_at if len(found) > NEWEST else None)
 
@@ -118,8 +122,8 @@ def ends(jobs: QuerySet[Job], **names: str) -> NewestJobs:
 def runs(ended: NewestJobs, jobs: QuerySet[Job], task: str) -> NewestRuns:
     """The NEWEST attempts of the newest JOBS of these jobs and of the jobs of the task that retry, in two queries."""
     waiting = _read(jobs.filter(RETRYING).order_by("-attempts", "-run_at", "-id"), ("id", "task"), ("started_at",))
-    wanted = [(one.started_at or one.run_at, one.job) for one in ended.rows]
-    wanted += [(started_at, id) for (id, name), (started_at,) in waiting if name == task and started_at]
+    wanted, names = [(one.started_at or one.run_at, one.job) for one in ended.rows], registry.spellings(task)
+    wanted += [(started_at, id) for (id, name), (started_at,) in waiting if name in names and started_at]
     wanted.sort(reverse=True)
     rows = Attempt.objects.filter(job_id__in=[id for _, id in wanted[:JOBS]], finished_at__isnull=False).order_by()
     columns = ("id", "job_id", "number", "worker", "outcome", "error_class")

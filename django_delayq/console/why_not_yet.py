@@ -51,6 +51,10 @@ SENTENCES: Final[Mapping[str, Promise]] = {
     "later": _("The job is due in %(duration)s, at %(date)s."),
     "put_off": _("%(worker)s has postponed it: %(reason)s"),
     "parked_task": _("The job is parked: worker %(worker)s does not know its task. It fails one day after it was first parked."),
+    "parked_version": _(
+        "The job is parked: worker %(worker)s does not understand the version of the task with which it was scheduled. It fails one "
+        "day after it was first parked. %(reason)s"
+    ),
     "parked_arguments": _(
         "The job is parked: its task accepts different arguments in worker %(worker)s. It fails one day after it was "
         "first parked. %(reason)s"

@@ -298,7 +298,7 @@ def _job_context(job: CurrentJob) -> dict[str, Any]:
     kwargs: Any = FILTERED
     collected = sentry_sdk.get_client().options.get("data_collection")  # new SDKs have it instead of `send_default_pii`
     if bool(collected["queues"]) if isinstance(collected, Mapping) else should_send_default_pii():
-        args, kwargs = masking.arguments(job.task, job.args, job.kwargs)
+        args, kwargs = masking.arguments(job.task, job.args, job.kwargs, version=masking.UPGRADED)
     fields = ("task", "queue", "attempt", "max_attempts", "crashes", "worker")
     return {"type": "delayq", "job": job.short_id, **{name: getattr(job, name) for name in fields}, "args": args, "kwargs": kwargs}
 
@@ -306,7 +306,8 @@ def _job_context(job: CurrentJob) -> dict[str, Any]:
 def _hide(event: Any, job: CurrentJob) -> None:
     """Masks sensitive local variables, by name and by value. `withhold` removes those of this package."""
     names = masking.names_of(job.task)
-    hidden = set(_differing([job.args, job.kwargs], masking.arguments(job.task, job.args, job.kwargs))) if names else set()
+    shown = masking.arguments(job.task, job.args, job.kwargs, version=masking.UPGRADED)
+    hidden = set(_differing([job.args, job.kwargs], shown)) if names else set()
     for frame in iter_event_frames(event):
         if names and "vars" in frame and not is_ours(frame):
             frame["vars"] = _masked(frame["vars"], names, hidden)

@@ -24,6 +24,7 @@ from django_delayq.exceptions import PayloadError
 from django_delayq.findings import Finding
 from django_delayq.management import UsageError
 from django_delayq.management.change_commands import confirm
+from django_delayq.management.deploy_findings import deploy_findings
 from django_delayq.management.output import duration, print_json, progress, shown
 from django_delayq.management.pause_commands import paused_row
 from django_delayq.management.queue_findings import redis_findings
@@ -38,7 +39,7 @@ from django_delayq.producer.outbox import pauses, rows
 from django_delayq.producer.put import batches
 from django_delayq.producer.stores import stores
 from django_delayq.signing import Signer
-from django_delayq.states import PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE, PARKED_TASK, UNFINISHED, State
+from django_delayq.states import PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE, PARKED_TASK, PARKED_VERSION, UNFINISHED, State
 from django_delayq.store.connection.places import Places
 from django_delayq.store.reads.fitness import link_findings, version_findings
 from django_delayq.store.reads.inspector import Inspector, JobView
@@ -51,6 +52,10 @@ _PARKED_WHY = {
     PARKED_TASK: (
         "The workers have no task named {task!r}.",
         "Deploy workers with the task, in the tasks module of an installed app or in a module in DELAYQ['TASK_MODULES'].",
+    ),
+    PARKED_VERSION: (
+        "The workers do not understand the version of the task {task!r} with which the jobs were scheduled.",
+        "Deploy workers of the release that scheduled the jobs, or add an upgrade from that version.",
     ),
     PARKED_ARGUMENTS: (
         "The task {task!r} accepts different arguments in the workers.",
@@ -89,6 +94,8 @@ def doctor(out: TextIO, options: dict[str, Any]) -> int:
             findings.append(Finding("D003", f"The database {database.alias()!r} cannot be read: {error}"))
         unusable = any(finding.code in ("D001", "D003") for finding in findings)  # then the id of the site is not available either
         findings += [finding for finding in redis_findings() if not (unusable and finding.code == "D003")]
+        if options["deploy"] and not any(finding.code in INCOMPARABLE for finding in findings):
+            findings += deploy_findings()
         if options["deep"] and not any(finding.code in INCOMPARABLE for finding in findings):
             findings += _orphans(options)
     errors = sum(finding.level == "error" for finding in findings)

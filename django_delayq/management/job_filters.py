@@ -121,7 +121,7 @@ def _known_task(options: dict[str, Any]) -> str | None:
     task: str | None = options.get("task")
     queue = options.get("queue")
     names = registry.names()
-    if task is None or task in names:
+    if task is None or registry.find(task) is not None:
         return task
     rows = Job.objects.filter(task=task)
     if not (rows.filter(queue=queue) if queue else rows).exists():

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, TextIO
 
+from django.db.models import Q
+
 from django_delayq import clock
+from django_delayq.console.search_fields import task_rows
 from django_delayq.job_meta import Quota
 from django_delayq.management import UsageError, look_commands
 from django_delayq.management.change_commands import actor, print_result
@@ -134,7 +137,8 @@ def _change(out: TextIO, options: dict[str, Any], end: str = "", *, paused: bool
     known_queue(options["queue"])
     label = name if kind == "queue" else f"The {kind} {one_line(name)}"
     if options["dry_run"]:
-        waiting = Job.objects.filter(**{kind: name}, state=State.SCHEDULED).count() if kind != "name" else None
+        of = task_rows(name) if kind == "task" else Q(queue=name)
+        waiting = Job.objects.filter(of, state=State.SCHEDULED).count() if kind != "name" else None
         running = queues.running(**given)
         text = f"{label} would be {'paused' if paused else 'resumed'}{end}. Running jobs: {running}."
         text += "" if waiting is None else f" Scheduled jobs: {waiting}."

@@ -113,7 +113,7 @@ def _document(row: Periodic, last: TickView | None, most: int) -> dict[str, Any]
         following = list(islice(dates.after(clock.now()), most)) if row.active else []
     except ConfigError as error:
         following, trouble = [], str(error)
-    args, kwargs = masking.arguments(row.task, row.args, row.kwargs)
+    args, kwargs = masking.arguments(row.task, row.args, row.kwargs, version=masking.UPGRADED)
     with translation.override(None):  # commands are always in English
         trouble = schedule_views.problem(row) or trouble
     return {

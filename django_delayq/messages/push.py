@@ -24,6 +24,7 @@ class MessageKind:
     priority: int = 0
     max_attempts: int | None = None
     late: bool = False
+    version: int = 1
     named: None = None  # messages have no concurrency name
     rated: None = None
     rate_name: str = ""

@@ -1,12 +1,12 @@
-"""Effects that happen once. A row of `Step`, unique per job and name, is committed together with them. The threads of consumers call
-this code.
+"""Effects that happen once, and cursors. A row of `Step`, unique per job and name, is committed together with the effects. The threads
+of consumers call this code.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from django.db import DatabaseError, IntegrityError, transaction
 
@@ -15,9 +15,10 @@ from django_delayq.exceptions import LeaseLost, PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.models import Step, database
-from django_delayq.producer.outbox.jobs import WHOLE
+from django_delayq.producer.outbox.jobs import CURSOR, WHOLE
 from django_delayq.worker.current import CurrentJob
 
+TRIES: Final = 3  # to take a cursor; another run may take it in the meantime, but not often
 logger = Logger("django_delayq.worker")
 
 
@@ -63,10 +64,10 @@ def once(run: CurrentJob, name: str) -> Iterator[bool]:
 
     Raises:
         LeaseLost: another worker has the job, or another run of it has done this step meanwhile; nothing is written.
-        ValueError: the name is empty or longer than 100 characters.
+        ValueError: the name is empty, longer than 100 characters, or reserved.
     """
-    if not name or len(name) > 100:
-        raise ValueError(f"delayq.once({name!r}): the name must have 1 to 100 characters.")
+    if not name or len(name) > 100 or name == CURSOR:
+        raise ValueError(f"delayq.once({name!r}): the name must have 1 to 100 characters, and {CURSOR!r} is reserved.")
     first = _find(run, name) is None
     with database.atomic():
         yield first
@@ -83,6 +84,52 @@ def once(run: CurrentJob, name: str) -> Iterator[bool]:
             ) from None
         failpoint("effects.commit")
     failpoint("effects.committed")
+
+
+def read_cursor(run: CurrentJob, taken_from: str | None) -> tuple[Any, str]:
+    """See `Effects.cursor`. The row has the fence of the run that has taken it. A run takes it once. If that is rolled back, the row is
+    as the run found it, and the run takes it again. To take it locks the row, so a checkpoint in an open transaction of an earlier run
+    is committed or rolled back first.
+
+    Raises:
+        LeaseLost: a later run has taken it.
+    """
+    mine, found = Step.objects.filter(job_id=run.id, name=CURSOR), taken_from or ""
+    for _ in range(TRIES):
+        row = mine.first()
+        if row is not None and row.fence == run.nonce:
+            return row.result, found
+        found = "" if row is None else row.fence
+        if taken_from not in (None, found):
+            break
+        failpoint("cursor.take")
+        if row is None:
+            Step.objects.bulk_create([Step(job_id=run.id, name=CURSOR, fence=run.nonce, at=database.ago())], ignore_conflicts=True)
+        else:
+            mine.filter(fence=found).update(fence=run.nonce)
+        failpoint("cursor.taken")
+    raise _taken(run)
+
+
+def write_cursor(run: CurrentJob, cursor: Any) -> None:
+    """See `Effects.checkpoint`.
+
+    Raises:
+        LeaseLost: a later run has taken the cursor; nothing is written.
+        PayloadError: the cursor is not JSON, or it is too large.
+    """
+    codec.check(cursor, "cursor")
+    size, limit = len(codec.dumps(cursor)), conf.get().queue(run.queue).max_payload
+    if size > limit:
+        raise PayloadError(f"the cursor is {size:,} bytes of JSON, and the limit is {limit:,} (MAX_PAYLOAD); pass an id")
+    failpoint("cursor.write")
+    if not Step.objects.filter(job_id=run.id, name=CURSOR, fence=run.nonce).update(result=cursor, at=database.ago()):
+        raise _taken(run)
+    failpoint("cursor.written")
+
+
+def _taken(run: CurrentJob) -> LeaseLost:
+    return LeaseLost(f"job {run.id}: another run has taken the cursor of the job, so this run cannot use it. Stop here")
 
 
 def _find(run: CurrentJob, name: str) -> Step | None:

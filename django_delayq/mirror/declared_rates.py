@@ -30,7 +30,8 @@ class DeclaredRates:
             DatabaseError: call again later.
         """
         there = {row.word: row.rate for row in pauses.of_words()}
-        declared = {f"{DECLARED}{task.name}": task.rated.pace.told() if task.rated else NONE for task in registry}
+        rates = {task: task.rated.pace.told() if task.rated else NONE for task in registry}
+        declared = {f"{DECLARED}{name}": rate for task, rate in rates.items() for name in registry.spellings(task.name)}
         for queue in conf.get().queues.values():
             declared[f"{DECLARED}@{queue.name}"] = queue.rate.told() if queue.rate else NONE
         mine = {word: rate for word, rate in declared.items() if rate != NONE or word in there}

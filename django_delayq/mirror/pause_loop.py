@@ -25,8 +25,8 @@ OVER: Final = timedelta(minutes=1)  # the clocks of Redis and the database may d
 class PauseLoop:
     """1. Every second, it sends the changes that partitions have not confirmed. The process that made a change may have died, or could
     not reach a partition. 2. Every minute, it compares the pauses and rates of all partitions with the rows. A late command of a frozen
-    process may have undone a change, and a queue may have been paused or resumed while the database was away. It also ends the pauses
-    whose dates have passed.
+    process may have undone a change, and a queue may have been paused or resumed while the database was away. A deploy may have given
+    a paused task an alias. It also ends the pauses whose dates have passed.
     """
 
     def __init__(self) -> None:
@@ -47,6 +47,7 @@ class PauseLoop:
         return IDLE
 
     def _compare(self) -> None:
+        queues.pause_aliases()
         parts, found, rates = queues.partitions(), dict[str, dict[str, WordPause]](), dict[str, dict[str, str]]()
         for label, answer in FanOut[str]().each(parts, lambda label: parts[label].link, lambda label: _read(parts[label])):
             if isinstance(answer, tuple):

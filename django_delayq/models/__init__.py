@@ -12,7 +12,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, ids
-from django_delayq.job_meta import NAMED, ONLY, SharedName, in_meta
+from django_delayq.job_meta import NAMED, ONLY, VERSION, SharedName, in_meta, version_in
 from django_delayq.models.database import DelayqModel as DelayqModel
 from django_delayq.models.database import ExactJSONField as ExactJSONField
 from django_delayq.models.database import JSONText as JSONText
@@ -40,7 +40,7 @@ def meta_of(options: Any) -> dict[str, Any]:
     meta = (options or {}).get("meta") or {}
     carried = meta.get(CARRIED)
     found = {CUSTOMER: carried[CUSTOMER]} if isinstance(carried, dict) and CUSTOMER in carried else {}
-    return found | {name: value for name, value in meta.items() if name not in (CARRIED, NAMED, ONLY)}
+    return found | {name: value for name, value in meta.items() if name not in (CARRIED, NAMED, ONLY, VERSION)}
 
 
 # The value of `settled` in rows that a person has marked as succeeded.
@@ -188,6 +188,11 @@ class Job(DelayqModel):
         return in_meta((self.options or {}).get("meta"))
 
     @property
+    def version(self) -> int:
+        """The version of the task with which the job was scheduled."""
+        return version_in((self.options or {}).get("meta"))
+
+    @property
     def at_most(self) -> float | None:
         """For how many seconds after the first call later calls can move it, see `schedule`; None without a limit."""
         found: float | None = (self.options or {}).get("at_most")
@@ -292,7 +297,9 @@ class Attempt(DelayqModel):
 
 
 class Step(DelayqModel):
-    """A completed `delayq.once()` block, recorded in the transaction of its effects. If the name is "", it is a whole atomic run."""
+    """A completed `delayq.once()` block, recorded in the transaction of its effects. If the name is "", it is a whole atomic run.
+    If it is "delayq.cursor", `result` is the cursor of the job's last checkpoint, and `fence` is of the last run that has read it.
+    """
 
     job_id: models.UUIDField[UUID, UUID] = models.UUIDField()  # no foreign key: the row of a job may come later, or not at all
     name: models.CharField[str, str] = models.CharField(_("name"), max_length=100, blank=True, default="")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -11,7 +12,7 @@ from uuid import UUID
 
 from django_delayq import codec, conf, ids
 from django_delayq.exceptions import PayloadError
-from django_delayq.job_meta import NAMED, SharedName, in_meta, in_payload
+from django_delayq.job_meta import NAMED, VERSION, SharedName, in_meta, in_payload
 from django_delayq.producer import carriers, horizon, outbox, put_back
 from django_delayq.producer.options import Options
 from django_delayq.producer.schedule import put_in
@@ -45,6 +46,16 @@ def check(task: str, queue: str, args: Sequence[Any], kwargs: Mapping[str, Any])
         raise PayloadError(code="own_task", task=task)
     (found.check_typed if conf.get().check_types else found.check_arguments)(tuple(args), kwargs)
     codec.encode_payload(tuple(args), dict(kwargs), None, limit=conf.get().queue(queue).max_payload, task=task)
+
+
+def upgrade(job: JobRow) -> None:
+    """Gives a row the arguments of the present version of its task, without saving it. It keeps arguments that are not understood."""
+    task, meta = registry.find(job.task), (job.options or {}).get("meta")
+    if task is not None and job.version != task.version:
+        with suppress(PayloadError):
+            args, kwargs = task.understood(job.args, job.kwargs, meta)
+            job.args, job.kwargs = list(args), dict(kwargs)
+            job.options = {**(job.options or {}), "meta": {**(meta or {}), VERSION: task.version}}
 
 
 def edit_and_requeue(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], *, actor: str = "", reason: str = "") -> Change:
@@ -165,21 +176,26 @@ def _edited(record: JobRecord, args: Sequence[Any], kwargs: Mapping[str, Any], l
         before, named_before, options = codec.decode_payload(record.payload)
     except PayloadError:
         before, named_before, options = [], {}, {}
-    name = in_meta(options.get("meta"))
-    if name is not None:
-        options["meta"] |= {NAMED: _name(record.task, name, (before, named_before), (args, kwargs)).packed()}
+    meta, task = options.pop("meta", {}), registry.find(record.task)
+    if (name := in_meta(meta)) is not None:
+        meta |= {NAMED: _name(record.task, name, (before, named_before), (args, kwargs), meta).packed()}
+    if task is not None:
+        meta = {one: value for one, value in meta.items() if one != VERSION} | ({VERSION: task.version} if task.version != 1 else {})
+    if meta:
+        options["meta"] = meta
     payload = codec.encode_payload(tuple(args), dict(kwargs), options or None, limit=limit, task=record.task)
     return replace(record, payload=payload), options
 
 
-def _name(task: str, name: SharedName, before: Arguments, after: Arguments) -> SharedName:
+def _name(task: str, name: SharedName, before: Arguments, after: Arguments, meta: Mapping[str, Any]) -> SharedName:
     """Returns the name for the new arguments if the task made the old name. Any other name stays."""
     found = registry.find(task)
     naming = found.naming if found else None
-    if naming is None:
+    if found is None or naming is None:
         return name
     try:
-        made = naming.name(tuple(before[0]), before[1], task)
+        args, kwargs = found.understood(*before, meta)
+        made = naming.name(tuple(args), kwargs, task)
     except PayloadError:
         return name
     same = (made.text, made.most, made.rate and made.rate.text) == (name.text, name.most, name.rate and name.rate.text)

@@ -222,6 +222,7 @@ class Planned(Protocol):
     priority: int
     max_attempts: int | None
     late: bool  # see `worker_modules`
+    version: int  # see `task`
     rate_name: str  # of a message; "" of tasks, whose rates have formats
 
     @property

@@ -163,16 +163,41 @@ def _change(
             raise ConfigError(f"{where}: until={until!r} must be a date in the future with a time zone.")
         if paused and kind == "task" and registry.find(name) is None and not outbox.pauses.has_jobs(name):
             raise ConfigError(f"{where}: no task is named {name!r}{did_you_mean(name, registry.names())}.")
-        changed = outbox.pauses.write(word, paused=paused, parts=partitions(word), until=until, pace_ms=pace_ms, **by)
+        changed = outbox.pauses.write(*_spellings(word), paused=paused, parts=[*partitions(word)], until=until, pace_ms=pace_ms, **by)
     except (DatabaseError, InterfaceError) as error:
         if kind != "queue":
             raise
         logger.warning("queue %s is %s only in Redis until the database can be reached: %s", name, PAST[paused], error)
         return _change_in_redis(name, paused=paused, until=until, **by)
-    sent = send_word(word)
-    if sent.refused is not None:
-        raise sent.refused
-    return PauseReply(changed=changed or sent.changed, running=sent.running, unconfirmed=tuple(sent.left))
+    all_sent = [send_word(one) for one in _spellings(word)]
+    for sent in all_sent:
+        if sent.refused is not None:
+            raise sent.refused
+    left = dict.fromkeys(label for sent in all_sent for label in sent.left)
+    changed = changed or any(sent.changed for sent in all_sent)
+    return PauseReply(changed=changed, running=sum(sent.running for sent in all_sent), unconfirmed=tuple(left))
+
+
+def _spellings(word: str) -> list[str]:
+    """The words of a pause: Redis compares the names that jobs have, so a task is paused under each of its names."""
+    kind, _, name = word.partition(":")
+    return [f"task:{one}" for one in registry.spellings(name)] if kind == "task" else [word]
+
+
+def pause_aliases() -> None:
+    """Pauses tasks that are paused under one of their names under the others: a deploy has given them an alias.
+
+    Raises:
+        DatabaseError: call again.
+    """
+    if not (aliased := [_spellings(f"task:{task.name}") for task in registry if task.aliases]):
+        return
+    paused = {row.word for row in outbox.pauses.of_pauses() if row.paused_at}
+    for words in aliased:
+        if paused & {*words} and not paused >= {*words}:
+            outbox.pauses.spread(words, [*partitions(words[0])])
+            for word in words:
+                send_word(word)
 
 
 def _change_in_redis(queue: str, *, paused: bool, until: datetime | None, actor: str, reason: str) -> PauseReply:
@@ -195,9 +220,9 @@ def running(queue: str | None = None, *, task: str | None = None, name: str | No
     Raises:
         ConfigError, QueueUnknown, StoreUnavailable.
     """
-    word = _word("running()", queue, task, name)
+    words = _spellings(_word("running()", queue, task, name))
     names = conf.get().queues if queue is None else [queue]
-    return sum(sum(_each(one, lambda store: (LimitStore(store).running(word), False))) for one in names)
+    return sum(sum(_each(one, lambda store: (sum(map(LimitStore(store).running, words)), False))) for one in names)
 
 
 def partitions(word: str = "") -> dict[str, QueueStore]:

@@ -13,7 +13,7 @@ from django.db import connections
 
 from django_delayq import conf, durations, ids
 from django_delayq.exceptions import ConfigError, PayloadError
-from django_delayq.job_meta import NAMED, ONLY, Quota, Rate, SharedName
+from django_delayq.job_meta import NAMED, ONLY, VERSION, Quota, Rate, SharedName
 from django_delayq.ladder import Ladder
 from django_delayq.producer import carriers, commit, homes
 from django_delayq.producer.async_api import like, refuse_loop, scheduled
@@ -50,6 +50,7 @@ RESERVED: Final = {
     NAMED: "the name of a job. Pass serial= or concurrency= instead.",
     ONLY: "the limit of a token. Use another key.",
     PERIODIC: "jobs of schedules. Use another key.",
+    VERSION: "the version of the task. Set version= of the task.",
 }
 
 P = ParamSpec("P")
@@ -281,6 +282,8 @@ def plan(
         shared_name = SharedName("", 0, Rate(task.rate_name, _quota(template)))
     if shared_name:
         meta = {**(meta or {}), NAMED: shared_name.packed()}
+    if task.version != 1:
+        meta = {**(meta or {}), VERSION: task.version}
     queue, payload = template.queue, template.payload_of(args, kwargs, meta)
     if template.divided:
         id = homes.placed(template, options.key, shared_name, id, turn)

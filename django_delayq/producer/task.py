@@ -1,40 +1,33 @@
-"""Tasks: functions that a project registers with `@delayq.task`. A name in Redis is looked up here and never imported. Arguments are
-compared with the annotations of the function, and an error explains why a call is not possible.
-"""
+"""Tasks: functions that a project registers with `@delayq.task`. A name in Redis is looked up here and never imported."""
 
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property, partial, update_wrapper
-from types import NoneType, SimpleNamespace, UnionType
 from typing import (
     Any,
     ClassVar,
     Final,
-    NamedTuple,
     ParamSpec,
     TypedDict,
     TypeVar,
-    Union,
     Unpack,
     cast,
-    get_args,
-    get_origin,
-    get_type_hints,
     overload,
 )
 
 from django.apps import apps
 
 from django_delayq import durations
-from django_delayq.exceptions import ConfigError, PayloadError, UnknownTask
+from django_delayq.exceptions import ConfigError, PayloadError, UnknownTask, UnknownVersion
+from django_delayq.job_meta import version_in
 from django_delayq.ladder import Ladder
 from django_delayq.producer import name_format
 from django_delayq.producer.name_format import NameFormat, Naming, RateFormat
 from django_delayq.producer.options import NONE, OPTIONS, attempts, hint_of_keyword, hint_of_option, integer
 from django_delayq.producer.schedule import Bound
+from django_delayq.producer.signatures import NAMED, Annotations, argument_error, named_beside, positional, takes_all
 from django_delayq.states import MESSAGE
 from django_delayq.store.scripts.record import MAX_TASK
 from django_delayq.text import did_you_mean
@@ -43,11 +36,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T", bound="Task[Any, Any]")
 
-_NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-
-
 Backoff = Ladder | Callable[[int, BaseException], durations.Delay | None]
 ObjectUrl = Callable[[Any], str | None]  # gets the row of a job
+Upgrade = Callable[..., Mapping[str, Any]]  # gets the arguments of one version, and returns those of the next by name
 
 
 class TaskOptions(TypedDict, total=False):
@@ -67,6 +58,9 @@ class TaskOptions(TypedDict, total=False):
     concurrency: tuple[str, int] | None
     rate: tuple[str, str] | tuple[str, str, int] | None
     object_url: ObjectUrl | None
+    aliases: Collection[str]
+    version: int
+    upgrade: Mapping[int, Upgrade]
 
 
 TASK_OPTIONS: Final = tuple(TaskOptions.__annotations__)
@@ -81,6 +75,9 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "atomic": False,
     "on_failure": None,
     "object_url": None,
+    "aliases": (),
+    "version": 1,
+    "upgrade": {},
 }
 
 
@@ -104,6 +101,9 @@ class Task(Bound[P, R]):
     named: NameFormat | None
     rated: RateFormat | None
     object_url: ObjectUrl | None
+    aliases: tuple[str, ...]
+    version: int
+    upgrade: Mapping[int, Upgrade]
 
     def __init__(self, fn: Callable[P, R], *, name: str, sensitive: Collection[str] = (), **options: Any) -> None:
         super().__init__(self, NONE)
@@ -118,10 +118,10 @@ class Task(Bound[P, R]):
         self.is_async = inspect.iscoroutinefunction(fn)
         self.signature = inspect.signature(fn)
         self.takes_any = any(one.kind is one.VAR_KEYWORD for one in self.signature.parameters.values())
-        self.keywords = frozenset(name for name, one in self.signature.parameters.items() if one.kind in _NAMED)
-        self._takes_all = _takes_all(self.signature)
-        self._least, self._most = _positional(self.signature)
-        self._named_beside = _named_beside(self.signature)
+        self.keywords = frozenset(name for name, one in self.signature.parameters.items() if one.kind in NAMED)
+        self._takes_all = takes_all(self.signature)
+        self._least, self._most = positional(self.signature)
+        self._named_beside = named_beside(self.signature)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.fn(*args, **kwargs)
@@ -151,6 +151,27 @@ class Task(Bound[P, R]):
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise argument_error(self.name, self.signature, args, kwargs, cause=f"{error}{self._meant(kwargs)}") from None
+
+    def understood(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Mapping[str, Any] | None
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Returns the arguments of a job with this meta, upgraded to this version of the task.
+
+        Raises:
+            UnknownVersion: the job has a newer version, or there is no upgrade from its version.
+            PayloadError: the function could not be called with them.
+        """
+        version = version_in(meta)
+        if version != self.version:
+            if version not in self.upgrade:
+                raise UnknownVersion(code="task_version", task=self.name, version=version, known=self.version)
+            for number in range(version, self.version):
+                try:
+                    args, kwargs = [], dict(self.upgrade[number](*args, **kwargs))
+                except Exception as error:
+                    raise UnknownVersion(code="task_upgrade", task=self.name, version=number, cause=type(error).__name__) from error
+        self.check_arguments(args, kwargs)
+        return args, kwargs
 
     def check_typed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Also compares the arguments with annotations of plain types.
@@ -186,7 +207,7 @@ class Task(Bound[P, R]):
 
 
 class Registry:
-    """The registered tasks by name."""
+    """The registered tasks by name and by alias."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, Task[Any, Any]] = {}
@@ -195,16 +216,23 @@ class Registry:
 
     def add(self, task: Task[Any, Any]) -> None:
         """Registers a task. If two functions have the same name, the first one stays, and a system check reports them."""
-        known = self._tasks.get(task.name)
-        if known is not None and place(known.fn) != place(task.fn):
-            self.duplicates.setdefault(task.name, [place(known.fn)]).append(place(task.fn))
+        if not self._is_free(task.name, task):
             return
         task.late = apps.ready
-        self._tasks[task.name] = task
+        for name in (task.name, *task.aliases):
+            if name == task.name or self._is_free(name, task):
+                self._tasks[name] = task
         self.followed = self.followed or task.on_failure is not None
 
+    def _is_free(self, name: str, task: Task[Any, Any]) -> bool:
+        known = self._tasks.get(name)
+        if known is not None and place(known.fn) != place(task.fn):
+            self.duplicates.setdefault(name, [place(known.fn)]).append(place(task.fn))
+            return False
+        return True
+
     def get(self, name: str) -> Task[Any, Any]:
-        """Returns the task with this name.
+        """Returns the task with this name or alias.
 
         Raises:
             UnknownTask: no such task is registered.
@@ -215,15 +243,22 @@ class Registry:
             raise UnknownTask(code="task_unknown", name=name) from None
 
     def find(self, name: str) -> Task[Any, Any] | None:
-        """Returns the task with this name, or None."""
+        """Returns the task with this name or alias, or None."""
         return self._tasks.get(name)
 
+    def spellings(self, name: str) -> tuple[str, ...]:
+        """Returns all names that jobs of this task have: first its own name, then its aliases. A name that is not registered stands for
+        itself. Whatever selects jobs by task asks this function.
+        """
+        found = self._tasks.get(name)
+        return (name,) if found is None else (found.name, *found.aliases)
+
     def names(self) -> list[str]:
-        """All names, sorted."""
-        return sorted(self._tasks)
+        """All names, sorted, without aliases."""
+        return sorted(task.name for task in self)
 
     def __iter__(self) -> Iterator[Task[Any, Any]]:
-        return iter(list(self._tasks.values()))
+        return iter([task for name, task in self._tasks.items() if name == task.name])
 
 
 registry: Final = Registry()
@@ -241,8 +276,8 @@ def task(fn: Any = None, /, *given: Any, **options: Any) -> Any:
     """Turns a function into a task: `@task`, or `@task(queue="orders", backoff="15s 3m", timeout="30s")`.
 
     Args:
-        name: The name that jobs use for the task. The default is the function's module and qualified name. If you change it,
-            waiting jobs still have the old name.
+        name: The name that jobs use for the task. The default is the function's module and qualified name. If you change it, add
+            the old name to `aliases`.
         queue: The queue of the task's jobs.
         priority: A positive number is high, 0 is normal, and a negative number is low. Due jobs with a higher priority are claimed
             first.
@@ -262,6 +297,10 @@ def task(fn: Any = None, /, *given: Any, **options: Any) -> Any:
             the burst: how many can start at once after a quiet time. The default is those of 100 ms, at least 1.
         object_url: A function that takes a job's row and returns a URL. The job's admin page links to this URL. The default is
             `OBJECT_URL`.
+        aliases: Earlier names of the task, which waiting jobs still have.
+        version: The version of the arguments. Increase it if waiting jobs have arguments that the function would misunderstand.
+        upgrade: A function for each earlier version. It takes the arguments of that version, and returns a dict with the arguments
+            of the next version by name: {1: lambda order_id: {"order_id": order_id, "amount": None}}.
 
     Raises:
         ConfigError: An option is unknown or invalid, or a parameter has the same name as an option of `schedule`.
@@ -311,6 +350,8 @@ def make_task(kind: type[T], function: Callable[..., Any], *, where: str, **opti
     task = kind(function, name=name, sensitive=_sensitive(options.get("sensitive", ()), function, where), **found)
     task.named = name_format.given(options.get("serial"), options.get("concurrency"), task.signature, where, task.sensitive)
     task.rated = name_format.rate(options.get("rate"), task.signature, where, task.sensitive)
+    if task.upgrade and sorted(task.upgrade) != [*range(min(task.upgrade), task.version)]:
+        raise ConfigError(f"{where}: upgrade must have a function for each version up to {task.version - 1}, such as {{1: f}}.")
     if task.atomic and task.is_async:
         raise ConfigError(
             f"{where}: atomic=True requires a synchronous function, because Django's transactions belong to a thread. Use "
@@ -343,9 +384,35 @@ def _name_of(name: str | None, fn: Callable[..., Any], where: str) -> str:
     found = name or f"{fn.__module__}.{fn.__qualname__}"
     if "<locals>" in found:
         raise ConfigError(f"{where}: it is defined inside a function. Move it to a module, or pass name=.")
-    if not found or len(found) > MAX_TASK or any(char.isspace() or not char.isprintable() for char in found):
-        raise ConfigError(f"{where}: the name {found!r} must be 1 to {MAX_TASK} printable characters without spaces.")
-    return found
+    return _checked_name(found, where)
+
+
+def _checked_name(name: Any, where: str) -> str:
+    good = isinstance(name, str) and 1 <= len(name) <= MAX_TASK
+    if not good or any(char.isspace() or not char.isprintable() for char in name):
+        raise ConfigError(f"{where}: the name {name!r} must be 1 to {MAX_TASK} printable characters without spaces.")
+    return str(name)
+
+
+def _aliases(value: Any, where: str) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Collection):
+        raise ConfigError(f"{where}: aliases must be a list of names, such as ['orders.close'], not {value!r}.")
+    return tuple(_checked_name(name, where) for name in value)
+
+
+def _version(value: Any, where: str) -> int:
+    if integer("version", value, where) < 1:
+        raise ConfigError(f"{where}: version must be at least 1.")
+    return int(value)
+
+
+def _upgrade(value: Any, where: str) -> Mapping[int, Upgrade]:
+    if not isinstance(value, Mapping) or any(type(number) is not int or number < 1 for number in value):
+        raise ConfigError(f"{where}: upgrade must be a dict with a function for each earlier version, such as {{1: f}}, not {value!r}.")
+    for one in value.values():
+        if not callable(one) or inspect.iscoroutinefunction(one):
+            raise ConfigError(f"{where}: upgrade contains {one!r}, which is not a function without async.")
+    return dict(value)
 
 
 def _backoff(value: Any, where: str) -> Backoff | None:
@@ -415,186 +482,11 @@ _READERS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "timeout": read_timeout,
     "on_failure": follower_of,
     "object_url": _object_url,
+    "aliases": _aliases,
+    "version": _version,
+    "upgrade": _upgrade,
 }
-
-
-def _takes_all(signature: inspect.Signature) -> bool:
-    kinds = {parameter.kind for parameter in signature.parameters.values()}
-    return kinds == {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
-
-
-def _positional(signature: inspect.Signature) -> tuple[int, int]:
-    """Returns the least and most positional arguments of a valid call. (1, 0): keyword arguments are needed."""
-    least = most = 0
-    for parameter in signature.parameters.values():
-        required = parameter.default is parameter.empty
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            least, most = least + required, most + 1
-        elif parameter.kind is parameter.VAR_POSITIONAL:
-            most = sys.maxsize
-        elif parameter.kind is parameter.KEYWORD_ONLY and required:
-            return 1, 0
-    return least, most
-
-
-def _named_beside(signature: inspect.Signature) -> list[tuple[frozenset[str], frozenset[str]]]:
-    """Returns the required and the allowed keywords, by the number of positional arguments. `bind` decides all other calls."""
-    found: list[tuple[frozenset[str], frozenset[str]]] = []
-    parameters = signature.parameters.values()
-    placed = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    for number in range(len(placed) + 1):
-        rest = [*placed[number:], *(one for one in parameters if one.kind is one.KEYWORD_ONLY)]
-        required = frozenset(one.name for one in rest if one.default is one.empty)
-        found.append((required, frozenset(one.name for one in rest if one.kind in _NAMED)))
-    return found
 
 
 def _by_name(name: str) -> Task[Any, Any]:
     return registry.get(name)
-
-
-# The exact types that an annotation allows. As in Python, an int is allowed for a float, and a bool for an int.
-_TAKES: Final[Mapping[Any, frozenset[type]]] = {
-    str: frozenset({str}),
-    bool: frozenset({bool}),
-    int: frozenset({int, bool}),
-    float: frozenset({float, int, bool}),
-    list: frozenset({list}),
-    dict: frozenset({dict}),
-    None: frozenset({NoneType}),
-    NoneType: frozenset({NoneType}),
-}
-# For values of other types, the codec has better error messages.
-PLAIN: Final = frozenset[type]().union(*_TAKES.values())
-
-
-class TypedParameter(NamedTuple):
-    """A parameter with an annotation of plain types."""
-
-    name: str
-    takes: frozenset[type]
-    says: str
-
-
-class Annotations:
-    """The annotations of one function. They are read lazily, because a module can define their names below the function."""
-
-    def __init__(self, fn: Callable[..., Any], signature: inspect.Signature) -> None:
-        self._placed: list[TypedParameter | None] = []
-        self._named: dict[str, TypedParameter] = {}
-        self._understood: dict[str, TypedParameter] = {}
-        self._rest: TypedParameter | None = None  # of *args
-        self._others: TypedParameter | None = None  # of **kwargs
-        known = getattr(inspect.unwrap(fn), "__globals__", {})
-        for one in signature.parameters.values():
-            found = _understood(one, known)
-            if found is not None:
-                self._understood[one.name] = found
-            if one.kind is one.VAR_POSITIONAL:
-                self._rest = found
-            elif one.kind is one.VAR_KEYWORD:
-                self._others = found
-            else:
-                if one.kind is not one.KEYWORD_ONLY:
-                    self._placed.append(found)
-                if found is not None and one.kind is not one.POSITIONAL_ONLY:
-                    self._named[one.name] = found
-        self._names = {name for name, one in signature.parameters.items() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
-
-    def takes(self, name: str) -> frozenset[type] | None:
-        """Returns the types that the annotation of a parameter allows; None: all types. For `*rest`, the types of each item."""
-        found = self._understood.get(name)
-        return found.takes if found else None
-
-    def check(self, task: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Compares arguments with the annotations. `task`: its name, for the error. The error contains no values.
-
-        Raises:
-            PayloadError: an argument has another type.
-        """
-        for number, value in enumerate(args):
-            self._look(task, self._placed[number] if number < len(self._placed) else self._rest, "", value)
-        for name, value in kwargs.items():
-            self._look(task, self._named.get(name) if name in self._names else self._others, name, value)
-
-    def _look(self, task: str, parameter: TypedParameter | None, name: str, value: object) -> None:
-        kind = type(value)
-        if parameter is not None and kind not in parameter.takes and kind in PLAIN:
-            given = "None" if value is None else kind.__name__
-            raise PayloadError(code="argument_type", task=task, argument=name or parameter.name, annotation=parameter.says, given=given)
-
-
-def _understood(one: inspect.Parameter, known: dict[str, Any]) -> TypedParameter | None:
-    if one.annotation is one.empty:
-        return None
-    try:
-        # One by one, because a name that is imported only for type checkers must not hide the others.
-        hint = get_type_hints(SimpleNamespace(__annotations__={one.name: one.annotation}), known)[one.name]
-    except Exception:  # any expression; a type checker reports mistakes
-        return None
-    takes = _takes(hint)
-    if takes is None:
-        return None
-    if one.default is not one.empty:
-        takes |= {type(one.default)}  # `note: str = None`
-    return TypedParameter(
-        one.name, takes, one.annotation if isinstance(one.annotation, str) else inspect.formatannotation(one.annotation)
-    )
-
-
-def _takes(hint: Any) -> frozenset[type] | None:
-    origin = get_origin(hint)
-    if origin is Union or origin is UnionType:
-        parts = [_takes(part) for part in get_args(hint)]
-        return None if None in parts else frozenset[type]().union(*(part for part in parts if part))
-    try:
-        return _TAKES.get(origin or hint)
-    except TypeError:  # an annotation that cannot be hashed
-        return None
-
-
-def argument_error(
-    task: str, signature: inspect.Signature, args: Sequence[object], kwargs: Mapping[str, object], *, cause: str
-) -> PayloadError:
-    """Returns the error for arguments that do not match the signature. `cause`: the message of Python."""
-    code, argument = _mismatch(signature, args, kwargs)
-    written = [one.replace(annotation=_bare(one.annotation)) for one in signature.parameters.values()]
-    shown = str(signature.replace(parameters=written, return_annotation=_bare(signature.return_annotation)))
-    return PayloadError(code=code, task=task, signature=shown, cause=cause, argument=argument)
-
-
-class _Bare(str):
-    """An annotation that is kept as text, to be shown as it was written and not as text in quotes."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-def _bare(annotation: object) -> object:
-    return _Bare(annotation) if isinstance(annotation, str) else annotation
-
-
-def _mismatch(signature: inspect.Signature, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[str, str]:
-    """Returns the error code and the argument of the first mistake, in the order of Python."""
-    every = signature.parameters.values()
-    kinds = {one.kind for one in every}
-    placed = [one for one in every if one.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-    for one in placed[: len(args)]:
-        if one.name in kwargs and one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
-            return "argument_twice", one.name
-    if len(args) > len(placed) and inspect.Parameter.VAR_POSITIONAL not in kinds:
-        return "argument_surplus", ""
-    named = [one for one in every if one.kind is inspect.Parameter.KEYWORD_ONLY]
-    for one in (*placed[len(args) :], *named):
-        given = one.name in kwargs
-        if given and one.kind is inspect.Parameter.POSITIONAL_ONLY:
-            return "arguments", one.name
-        if not given and one.default is inspect.Parameter.empty:
-            return "argument_missing", one.name
-    taken = {one.name for one in (*placed, *named) if one.kind is not inspect.Parameter.POSITIONAL_ONLY}
-    strange = [name for name in kwargs if name not in taken]
-    if strange and inspect.Parameter.VAR_KEYWORD not in kinds:
-        return "argument_unknown", strange[0]
-    return "arguments", ""

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import ConfigError, LeaseLost
-from django_delayq.job_meta import NAMED, ONLY, in_meta
+from django_delayq.job_meta import NAMED, ONLY, VERSION, in_meta
 from django_delayq.states import CARRIED, NO_LIMIT
 from django_delayq.store.scripts.queue import Kind, Outcome
 
@@ -33,8 +33,10 @@ class AnyTask(Protocol):
     is_async: bool
     atomic: bool
 
-    def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Raises PayloadError if the function cannot be called with them."""
+    def understood(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Mapping[str, Any] | None
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """The arguments for the function. Raises PayloadError if it cannot be called with those of a job with this meta."""
 
 
 class Run:
@@ -42,11 +44,12 @@ class Run:
 
     `row` and `turn`: the place of the job in `leases`. `claimed`: when it was claimed (monotonic seconds). `zero_ms`: the time of
     Redis' clock at monotonic 0. The clock of this host may be wrong, so it decides nothing. `poison`: the reason why it is set aside
-    without a run: "poison-signature", "poison-record", "poison-task", "poison-arguments" or "poison-carriers". `header`, `args`,
-    `kwargs` and `options` are set once the record has been read, `task` once it was found. `started`: when a consumer took the job
-    (monotonic seconds). `current` is None until the run begins; then `timeout` (seconds, None for none) and `started_ms` (by Redis'
-    clock) are set too. `cancel_token` has an item while the run may be interrupted, and is empty after the interruption, see
-    `process/task_call.py`.
+    without a run: "poison-signature", "poison-record", "poison-task", "poison-version", "poison-arguments" or "poison-carriers".
+    `header`, `args`, `kwargs` and `options` are set once the record has been read, `task` once it was found; then `args` and `kwargs`
+    are those of its version. `started`: when a consumer took the job (monotonic seconds). `current` is None until the run begins; then
+    `timeout` (seconds, None for none) and `started_ms` (by Redis' clock) are set too. `cancel_token` has an item while the run may be
+    interrupted, and is empty after the interruption, see `process/task_call.py`. `cursor_from`: which run had the cursor before this
+    one took it ("": none); None until then.
     """
 
     __slots__ = (
@@ -54,6 +57,7 @@ class Run:
         "cancel_token",
         "claimed",
         "current",
+        "cursor_from",
         "header",
         "job",
         "kwargs",
@@ -90,6 +94,7 @@ class Run:
         self.started = claimed
         self.current: CurrentJob | None = None
         self.cancel_token: dict[str, int] | None = None
+        self.cursor_from: str | None = None
 
     @property
     def now_ms(self) -> int:
@@ -190,7 +195,8 @@ class CurrentJob:
     @property
     def meta(self) -> dict[str, Any]:
         """A copy of the job's `meta`."""
-        return {name: value for name, value in (self._run.options.get("meta") or {}).items() if name not in (CARRIED, NAMED, ONLY)}
+        hidden = (CARRIED, NAMED, ONLY, VERSION)
+        return {name: value for name, value in (self._run.options.get("meta") or {}).items() if name not in hidden}
 
     def propagated_context(self, name: str) -> Any:
         """Returns the value that the carrier with this name packed for the job, or None."""
@@ -272,6 +278,31 @@ class CurrentJob:
         self.check_lease()
         self._run.leases.progress(self._run.row, f"{int(done)}/{int(total)}")
 
+    @property
+    def cursor(self) -> Any:
+        """The cursor of the job's last checkpoint that was committed, by this run or an earlier one, or None.
+
+        Raises:
+            LeaseLost: See `progress`.
+        """
+        self.check_lease()
+        found, self._run.cursor_from = need_effects("delayq.current().cursor").cursor(self, self._run.cursor_from)
+        return found
+
+    def checkpoint(self, cursor: Any) -> None:
+        """Stores how far the job is, as a JSON value such as the id of the last row. A later run, after a crash, a deploy or a retry,
+        finds it in `cursor`. It is part of the open transaction on `DELAYQ["DATABASE"]`, so it is committed or rolled back together
+        with the effects. Without an open transaction, it is written at once.
+
+        Raises:
+            LeaseLost: See `progress`. Don't catch this exception, so that the transaction is rolled back.
+            PayloadError: The cursor isn't JSON, or it is too large.
+        """
+        self.check_lease()
+        if self._run.cursor_from is None:
+            _ = self.cursor  # takes it
+        need_effects("checkpoint()").checkpoint(self, cursor)
+
     def check_lease(self) -> None:
         """Checks that this run still owns the job.
 
@@ -320,10 +351,14 @@ class Effects(NamedTuple):
 
     `run` calls a function in a transaction that also records that it is done, unless an earlier run recorded it. Returns its result.
     `once` opens a transaction that keeps its effects the first time only. Yields whether this is the first time.
+    `cursor` takes the cursor of the job from its earlier runs, so that they cannot write it any more. It gets and returns
+    `Run.cursor_from`, and returns the cursor. `checkpoint` writes it.
     """
 
     run: Callable[[CurrentJob, Callable[[], Any]], Any]
     once: Callable[[CurrentJob, str], AbstractContextManager[bool]]
+    cursor: Callable[[CurrentJob, str | None], tuple[Any, str]]
+    checkpoint: Callable[[CurrentJob, Any], None]
 
 
 _installed: Effects | None = None
@@ -335,14 +370,14 @@ def install_effects(effects: Effects | None) -> None:
     _installed = effects
 
 
-def need_effects() -> Effects:
-    """The database side.
+def need_effects(asked: str) -> Effects:
+    """The database side. `asked`: what needs it; the error names it.
 
     Raises:
         ConfigError: the app is not installed.
     """
     if _installed is None:
-        raise ConfigError('delayq.once() requires the database. Add "django_delayq" to INSTALLED_APPS, and run manage.py migrate.')
+        raise ConfigError(f'{asked} requires the database. Add "django_delayq" to INSTALLED_APPS, and run manage.py migrate.')
     return _installed
 
 
@@ -361,6 +396,6 @@ def once(name: str) -> AbstractContextManager[bool]:
         RuntimeError: No task is running here. See `current`.
         LeaseLost: At the end of the block, another worker has the job, or another run has completed this block in the meantime. The
             writes are rolled back. Don't catch this exception, and don't write anything else. The other run continues the job.
-        ValueError: The name is empty or longer than 100 characters.
+        ValueError: The name is empty, longer than 100 characters, or reserved.
     """
-    return need_effects().once(running("delayq.once()"), name)
+    return need_effects("delayq.once()").once(running("delayq.once()"), name)

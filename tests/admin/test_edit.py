@@ -17,8 +17,9 @@ from django_delayq import codec
 from django_delayq.admin import editing
 from django_delayq.exceptions import PayloadError, PayloadTooLarge
 from django_delayq.models import Event, Job, Operation
-from django_delayq.producer import edit
+from django_delayq.producer import edit, name_format
 from django_delayq.producer.stores import stores
+from django_delayq.producer.task import Task, registry
 from django_delayq.states import Change
 from tests.admin.arguments_given import sent
 from tests.admin.conftest import QUEUES, lose_redis, page, said
@@ -64,6 +65,26 @@ def test_what_changes_is_shown_first_and_then_done(orders, staff):
     assert LogEntry.objects.get().change_message == "Edit and requeue: a typo"
     text = client.get(page(job)).content.decode()
     assert "Previous arguments: [[7], {}]" in text
+
+
+def upgraded(order_id: int) -> dict[str, int]:
+    return {"order": order_id, "amount": 5}
+
+
+def test_the_form_has_the_arguments_of_the_present_version_and_so_has_the_edited_job(orders, staff, monkeypatch):
+    job, client = orders.ended("fail", max_attempts=1, serial="order:{order_id}", meta={"by": "form"}), staff()
+    changed = Task(lambda order, amount: None, name=close_order.name, queue="orders", version=2, upgrade={1: upgraded})
+    changed.named = name_format.given("order:{order}", None, changed.signature, "", frozenset())
+    monkeypatch.setattr(registry, "_tasks", {**registry._tasks, close_order.name: changed})
+    shown = client.get(form_of(job)).context["form"]
+    assert [(row["argument"].label, row["argument"].value) for row in shown.rows] == [("order", 7), ("amount", 5)]
+    give(client, job, order="8", more=DO)
+    assert arguments_in_redis(job) == [[], {"order": 8, "amount": 5}]
+    row = Job.objects.get()
+    assert (row.version, row.shared_name.text, row.meta) == (2, "order:8", {"by": "form"})
+    row.options["meta"] = {"by": "form"}
+    edit.upgrade(row)
+    assert row.version == 1, "arguments that are not understood stay"
 
 
 def test_large_numbers_stay_exact(orders, staff):

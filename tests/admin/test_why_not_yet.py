@@ -127,6 +127,10 @@ def test_the_command_says_it_in_words_and_in_codes(outside, open_for, run: Run):
     [
         ("parked-task", "The job is parked: worker host:1:w does not know its task. It fails one day after it was first parked."),
         ("parked-arguments", "The job is parked: its task accepts different arguments in worker host:1:w."),
+        (
+            "parked-version",
+            "The job is parked: worker host:1:w does not understand the version of the task",
+        ),
         ("parked-carriers", "The job is parked: worker host:1:w does not have a carrier that the job needs."),
         ("parked-signature", "The job is parked: worker host:1:w does not have the key that signed it."),
     ],

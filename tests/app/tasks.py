@@ -33,8 +33,8 @@ def _ledger(what: str, step: str = "") -> None:
     """A ledger outside the database, so that it can judge the database's effects.
 
     - effect: before an effect is committed. Every effect in the database has this line. The effect of a line may have been rolled
-    back. - kept: after that commit. The effect is in the database once. A process can die before it writes this line. - end: a run
-    ended, before the worker learns of it.
+    back. - kept: after that commit. The effect is in the database once. A process can die before it writes this line. - found: a run
+    found its cursor after so many chunks. - end: a run ended, before the worker learns of it.
     """
     job = delayq.current()
     record.own(settings.APP_FOLDER, "ledger").write(what=what, job=job.id.hex, fence=job.fence, step=step)
@@ -221,6 +221,20 @@ def stepwise(op: str, fails: int = 0, seconds: float = 0.01) -> None:
             time.sleep(seconds)
         if delayq.current().attempt <= fails:
             raise Trouble("not yet")
+
+
+@delayq.task(max_attempts=30, backoff=LADDER)
+def paying(op: str, seconds: float = 0.01) -> None:
+    """Its effects are rows, in chunks, each of which is committed with a checkpoint."""
+    with _run(op):
+        job = delayq.current()
+        found = job.cursor or 0
+        _ledger("found", str(found))
+        for number, step in enumerate(STEPS["paying"][found:], found + 1):
+            with transaction.atomic():
+                _effect(step)
+                job.checkpoint(number)
+            time.sleep(seconds)
 
 
 @delayq.task(max_attempts=30, backoff=LADDER)

@@ -31,7 +31,7 @@ from tests.app.record import CLOCK, FORGOTTEN, Recorder  # noqa: E402  # Django 
 
 POLICIES = ("keep", "replace", "earliest", "latest", "after", "error")
 IN_BULK = POLICIES[:-1]  # "error" would refuse most calls
-OTHERS = ("flaky", "hopeless", "snoozer", "asynchronous", "atomic", "stepwise", "asking")
+OTHERS = ("flaky", "hopeless", "snoozer", "asynchronous", "atomic", "stepwise", "paying", "asking")
 DELAYS = (0, 0, 0.2, 0.5, 1, 2, 3)
 # The exceptions of a call that leave its effect unknown.
 UNSURE = (delayq.StoreUnavailable, DatabaseError, InterfaceError)

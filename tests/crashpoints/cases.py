@@ -57,6 +57,7 @@ class Point:
 CHANGES: Final = ("cancel", "reschedule", "run_now", "requeue")
 EFFECTS: Final = ("atomic", "stepwise")
 OFFERING: Final = ("offering",)
+PAYING: Final = ("paying",)
 TOLD: Final = ("cancel", "reschedule", "run_now", "withdraw", "postpone")  # what is answered, and told to the row
 POINTS: Final = (
     Point("producer.commit", "web", kinds=DURABLE),
@@ -116,6 +117,10 @@ POINTS: Final = (
     Point("consumer.ran"),
     Point("effects.commit", kinds=EFFECTS),
     Point("effects.committed", kinds=EFFECTS),
+    Point("cursor.take", kinds=PAYING),
+    Point("cursor.taken", kinds=PAYING),
+    Point("cursor.write", kinds=PAYING),
+    Point("cursor.written", kinds=PAYING),
     Point("offer.push", kinds=OFFERING),
     Point("offer.pushed", reply=True, kinds=OFFERING),
     Point("settler.settle"),

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.crashpoints.cases import AFTER, BEFORE, DURABLE, FEW, KEYED, KINDS, OFFERING, POINTS, WITHOUT_ROWS, cases, tenth
+from tests.crashpoints.cases import AFTER, BEFORE, DURABLE, FEW, KEYED, KINDS, OFFERING, PAYING, POINTS, WITHOUT_ROWS, cases, tenth
 from tests.store.board import SCRIPTS
 
 PACKAGE = Path(__file__).parents[2] / "django_delayq"
@@ -330,7 +330,7 @@ def test_every_case_is_there_once() -> None:
             if not (kind in WITHOUT_ROWS and operation == "requeue")
         )
     )
-    assert {case.kind for case in cases()} == {*KINDS, *OFFERING}
+    assert {case.kind for case in cases()} == {*KINDS, *OFFERING, *PAYING}
     for point in POINTS:
         if point.kinds == DURABLE:  # there is a row, and Redis has to hear of it, once more perhaps
             brought = ("relay.", "restore.", "adopter.", "far.", "bring_in.")
@@ -339,12 +339,12 @@ def test_every_case_is_there_once() -> None:
             changing = ("publish.", "outbox.", "operations.", "prune.", "relay.", "restore.cancel", "restore.note", "ticks.", "far.")
             assert point.name.startswith(changing)
         else:
-            assert point.kinds == KINDS or point.name.startswith(("effects.", "offer.", "producer.took_key"))
+            assert point.kinds == KINDS or point.name.startswith(("effects.", "cursor.", "offer.", "producer.took_key"))
 
 
 def test_the_tenth_of_every_day_has_every_failpoint_kind_and_action() -> None:
     chosen = list(tenth())
     assert len(chosen) < len(list(cases())) / 8
     assert {case.point for case in chosen} == set(POINTS)
-    assert {case.kind for case in chosen} == {*KINDS, *OFFERING}
+    assert {case.kind for case in chosen} == {*KINDS, *OFFERING, *PAYING}
     assert {case.action for case in chosen} == set(AFTER)

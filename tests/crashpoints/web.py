@@ -268,6 +268,7 @@ class Web:
             "asking": (tasks.asker, (seconds / 2,)),
             "atomic": (tasks.atomic, (seconds,)),
             "stepwise": (tasks.stepwise, (0, seconds / 2)),
+            "paying": (tasks.paying, (seconds / 3,)),
             "offering": (tasks.offering, (seconds,)),
             "asynchronous": (tasks.asynchronous, (seconds,)),
         }.get(self.case.kind, (tasks.long, (seconds,)))

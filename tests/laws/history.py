@@ -36,7 +36,7 @@ VOLATILE = "redis"  # the queue of redis durability: what is lost of it has no r
 MOVING = ("fail over by hand", "move slot", "half a move", "move slot at once")  # to another server, with all that Redis has
 # Tasks of tests/app that can end in nothing but a failure, and the effects that others leave.
 HOPELESS = ("hopeless", "deaf")
-STEPS = {"atomic": ("",), "stepwise": ("reserve", "charge")}
+STEPS = {"atomic": ("",), "stepwise": ("reserve", "charge"), "paying": ("1", "2", "3")}
 
 
 class Sees(Flag):

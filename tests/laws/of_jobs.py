@@ -480,6 +480,17 @@ def no_committed_effect_is_lost(history: History) -> Findings:
             yield job, f"{count} runs of it saw their effect {step} committed"
 
 
+@law(Sees.LEDGER | Sees.EFFECTS)
+def a_run_continues_where_the_last_commit_ended(history: History) -> Findings:
+    """The cursor that a run finds is not behind a chunk whose commit a run saw before, and not ahead of the effects in the database."""
+    effects, kept = Counter(job for job, *_ in history.final.effects), Counter[str]()
+    for what, job, fence, step in history.ledger:
+        if what == "kept":
+            kept[job] += 1
+        elif what == "found" and not kept[job] <= int(step) <= effects[job]:
+            yield job, f"the run {fence} continued after {step} chunks: {kept[job]} were committed, and {effects[job]} are there"
+
+
 @law(Sees.LEDGER | Sees.ROWS)
 def every_success_is_in_the_ledger(history: History) -> Findings:
     """Every job that succeeded according to its row has a run whose end is in the ledger."""

@@ -457,6 +457,38 @@ def an_effect_of_no_job(history: History) -> None:
     history.final.effects.append(("never", "f", ""))
 
 
+def _paying(history: History, *ledger: tuple[str, str], made: str = "123") -> None:
+    """A job that pays in chunks. `made`: the payments in the database."""
+    effects = [("plain", "f", step) for step in made]
+    history.final.effects += effects
+    history.ledger += [("effect", *one) for one in effects]
+    history.ledger += [(what, "plain", "f", step) for what, step in ledger]
+    if made == "123":
+        row(history, "plain", task="paying")
+
+
+@breaks("a run continues where the last commit ended")
+def a_cursor_that_is_behind_its_effects(history: History) -> None:
+    _paying(history, ("found", "0"), ("kept", "1"), ("found", "0"))
+
+
+@breaks("a run continues where the last commit ended")
+def a_cursor_that_is_ahead_of_its_effects(history: History) -> None:
+    """As one that is written outside of the transaction, which is then rolled back."""
+    _paying(history, ("found", "0"), ("kept", "1"), ("found", "2"), made="1")
+
+
+@allowed
+def a_run_that_continues_after_the_first_payment(history: History) -> None:
+    _paying(history, ("found", "0"), ("kept", "1"), ("found", "1"), ("kept", "2"), ("kept", "3"))
+
+
+@breaks("one effect of each step")
+def a_payment_that_was_made_twice(history: History) -> None:
+    _paying(history)
+    history.final.effects.append(("plain", "f", "2"))
+
+
 @breaks("everything comes to rest")
 def it_never_comes_to_rest(history: History) -> None:
     history.final.quiet = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import OperationalError
@@ -13,6 +14,7 @@ from django_delayq import clock, under_test
 from django_delayq.checks import check_rights
 from django_delayq.models import CommitRequest, Job, Site, database
 from django_delayq.producer.stores import stores
+from django_delayq.producer.task import Task, registry
 from django_delayq.store.scripts import decode, site
 from django_delayq.store.scripts.worker_registry import WorkerRegistry
 from tests import servers
@@ -349,3 +351,50 @@ def test_d005_a_task_is_paused(run, healthy):
     assert found["hint"] == "To resume it, run manage.py delayq resume --task tests.tasks_for_tests.close_order"
     run("resume", "--task", "tests.tasks_for_tests.close_order")
     assert run("doctor").out == "No problems found.\n"
+
+
+@pytest.fixture
+def deploy(monkeypatch):
+    """The code of this process: tasks by name, with their options."""
+
+    def change(**tasks: dict[str, Any]) -> None:
+        made = [Task(lambda order, amount=0: None, name=f"shop.{name}", queue="orders", **options) for name, options in tasks.items()]
+        monkeypatch.setattr(registry, "_tasks", {})
+        for one in made:
+            for name in (one.name, *one.aliases):
+                registry._tasks[name] = one
+
+    return change
+
+
+def test_jobs_that_the_new_code_does_not_understand_are_counted_by_task_and_version(run, healthy, orders, deploy, settings):
+    deploy(pay={"version": 2}, gone={}, moved={}, fits={})
+    for name, count in (("pay", 3), ("gone", 2), ("moved", 1), ("fits", 1)):
+        for number in range(count):
+            delayq.schedule(registry.get(f"shop.{name}"), number, delay="1h")
+    deploy(pay={"version": 1}, ship={"aliases": ["shop.moved"]}, fits={"version": 2, "upgrade": {1: lambda order: {"order": order}}})
+    assert run("doctor").code == 0
+    answer = run("doctor", "--deploy", "--json")
+    assert answer.code == 1
+    said = "that this code does not understand"
+    assert [finding["message"] for finding in findings(answer, "D040")] == [
+        f"Waiting jobs of 'shop.gone', version 1, {said}: 2, because no task has this name.",
+        f"Waiting jobs of 'shop.pay', version 2, {said}: 3, because the task has another version, and no upgrade from this one.",
+    ]
+    misspelt = {"version": 3, "upgrade": {2: lambda order: {"ordr": order}}}
+    deploy(pay=misspelt, ship={"aliases": ["shop.moved", "shop.gone"]}, fits={})
+    [found] = findings(run("doctor", "--deploy", "--json"), "D040")
+    assert found["message"] == f"Waiting jobs of 'shop.pay', version 2, {said}: 3, because the function takes other arguments."
+
+
+def test_so_are_jobs_that_are_only_in_redis_and_have_no_row(run, healthy, orders, deploy, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "AUDIT": "failures"}
+    deploy(pay={"version": 2})
+    for number in range(3):
+        delayq.schedule(registry.get("shop.pay"), number, delay="1h", durability="redis")
+    orders.fold()
+    assert not Job.objects.exists()
+    assert run("doctor", "--deploy").code == 0
+    deploy(pay={})
+    [found] = findings(run("doctor", "--deploy", "--json"), "D040")
+    assert found["message"].startswith("Waiting jobs of 'shop.pay', version 2, that this code does not understand: 3")

@@ -37,6 +37,22 @@ def test_an_atomic_task_pays_once_although_it_runs_twice(delayq, transactional_d
     assert Payout.objects.get().amount == 7
 
 
+def test_a_run_that_dies_between_two_chunks_is_continued(delayq, transactional_db, monkeypatch):
+    orders = Order.objects.bulk_create(Order(total=number) for number in range(250))
+    insert = Payout.objects.bulk_create
+
+    def die(payouts):
+        insert(payouts)
+        if Payout.objects.count() == 200:
+            monkeypatch.undo()
+            raise RuntimeError
+
+    monkeypatch.setattr(Payout.objects, "bulk_create", die)
+    tasks.pay_out_all.schedule()
+    assert [ran.outcome for ran in delayq.advance("1h")] == ["retry", "ack"]
+    assert sorted(Payout.objects.values_list("order", flat=True)) == [order.pk for order in orders]
+
+
 def test_a_step_is_kept_once_although_the_rest_runs_twice(delayq, transactional_db, monkeypatch):
     monkeypatch.setattr(provider, "booked", [])
     Stock.objects.create(order=7)

@@ -13,7 +13,7 @@ import django_delayq as delayq
 from django_delayq import conf, under_test
 from django_delayq.models import Job
 from django_delayq.producer.edit import check
-from django_delayq.producer.task import argument_error
+from django_delayq.producer.signatures import argument_error
 from tests.tasks_for_tests import close_order, takes_all
 
 if TYPE_CHECKING:

@@ -43,6 +43,19 @@ def test_a_task_names_its_sensitive_parameters(payouts):
     assert masking.arguments(name, [1], {"iban": SECRET}) == ([1], {"iban": "***"})
 
 
+def test_positional_arguments_of_another_version_are_all_masked(payouts):
+    def pay(order, iban): ...
+
+    name = payouts(pay, sensitive=["iban"], version=2, upgrade={1: lambda iban, order: {}})
+    assert masking.arguments(name, [SECRET, 7], {}, version=1) == (["***"] * 2, {})
+    assert masking.arguments(name, [SECRET, 7], {}) == (["***"] * 2, {}), "the version is not known"
+    assert masking.arguments(name, [7, SECRET], {}, version=2) == ([7, "***"], {})
+    assert masking.arguments(name, [7, SECRET], {}, version=masking.UPGRADED) == ([7, "***"], {})
+    assert masking.arguments(name, [], {"order": 7, "iban": SECRET}) == ([], {"order": 7, "iban": "***"})
+    assert masking.by_name(name, [SECRET, 7], {}, version=1) == [("", SECRET), ("", 7)]
+    assert masking.by_name(name, [7, SECRET], {}, version=2) == [("order", 7), ("iban", SECRET)]
+
+
 def test_what_lies_deeper_is_masked_too(payouts, settings):
     settings.DELAYQ = {**settings.DELAYQ, "SENSITIVE": ["iban"]}
 

@@ -22,6 +22,12 @@ def pay_out(order_id: int, *, iban: str) -> None:
         raise delayq.Snooze("30s")
     with delayq.once("book") as first:
         assert_type(first, bool)
+    if order_id > (job.cursor or 0):
+        job.checkpoint(order_id)
+
+
+@delayq.task(aliases=["shop.close"], version=2, upgrade={1: lambda order_id: {"order_id": order_id, "note": ""}})
+def close(order_id: int, note: str) -> None: ...
 
 
 @delayq.task(poll=delayq.Ladder.formula(lambda n: 60 * (2 * n + 1), times=10, start=0))

@@ -22,6 +22,9 @@ async def view() -> None:
     delayq.schedule(len, 1)  # wrong
     delayq.scheduel(release, 1)  # wrong
     delayq.lock(5)  # wrong
+    delayq.task(version="2")  # wrong
+    delayq.task(upgrade={1: 5})  # wrong
+    delayq.current().checkpoint()  # wrong
     delayq.pul("mail")  # wrong
     delayq.schedule_many([1, 2])  # wrong
     delayq.schedule_many([release.using(delay=1)])  # wrong

@@ -54,15 +54,16 @@ class FakeTask(SimpleNamespace):
 
     __hash__ = object.__hash__
 
-    def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def understood(self, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Mapping[str, Any] | None) -> Any:
         """As a real task does."""
-        real: Task[..., Any] = Task(self.fn, name=self.name, queue="q", priority=0, max_attempts=None, backoff=None, timeout=None)
-        real.check_arguments(args, kwargs)
+        real: Task[..., Any] = Task(self.fn, name=self.name, version=self.version, upgrade=self.upgrade)
+        return real.understood(args, kwargs, meta)
 
 
 def task(fn: Callable[..., Any], **fields: Any) -> Any:
     """A registered task."""
     usual = {"name": fn.__name__, "fn": fn, "backoff": None, "poll": None, "timeout": None, "is_async": False, "atomic": False}
+    usual |= {"version": 1, "upgrade": {}}
     return FakeTask(**{**usual, **fields})
 
 

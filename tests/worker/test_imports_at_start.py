@@ -46,7 +46,7 @@ WEB = {
     "periodic": "dates declarations",
     "producer": (
         "acts async_api breaker carriers changes commit commit_requests homes horizon job lookup "
-        "name_format options outbox publish put put_back queues schedule stores task "
+        "name_format options outbox publish put put_back queues schedule signatures stores task "
         "worker_modules"
     ),
     "producer.outbox": "agreed_clock far_rows jobs pauses period_keys requests rows shapes",

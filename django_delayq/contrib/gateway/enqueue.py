@@ -14,7 +14,7 @@ from django_delayq.contrib.gateway import parsing, permissions
 from django_delayq.contrib.gateway.dispatch import GatewayCall
 from django_delayq.contrib.gateway.responses import GatewayAnswer, GatewayProblem, pointer
 from django_delayq.exceptions import ConfigError, KeyTaken, PayloadError, PayloadTooLarge
-from django_delayq.job_meta import NAMED, ONLY
+from django_delayq.job_meta import NAMED, ONLY, VERSION
 from django_delayq.producer import lookup, outbox
 from django_delayq.producer.options import NONE, OPTIONS, Planned, most_attempts
 from django_delayq.producer.outbox.shapes import AlreadyScheduled, Once, TakenKey
@@ -119,7 +119,7 @@ def _check_attempts(kind: Planned, queue: str, given: int | None) -> None:
 
 def _meta(body: dict[str, Any]) -> dict[str, Any]:
     meta: dict[str, Any] = body.get("meta", {})
-    for name in (SCHEDULED_BY, CARRIED, PERIODIC, NAMED, ONLY):
+    for name in (SCHEDULED_BY, CARRIED, PERIODIC, NAMED, ONLY, VERSION):
         if name in meta:
             raise GatewayProblem("field_value", pointer("meta", name), cause="This name is reserved.")
     return meta

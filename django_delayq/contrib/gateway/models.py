@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, ids
 from django_delayq.models import DelayqModel, ExactJSONField
+from django_delayq.producer.task import registry
 
 ALL: Final = "*"
 PER_MINUTE: Final = 600  # the default limit of requests
@@ -69,15 +70,17 @@ class Token(DelayqModel):
         return f"token:{self.name}"
 
     def allows(self, field: str, name: str) -> bool:
-        """Whether a list such as `queues` contains the name. A value that is not a list allows nothing."""
+        """Whether a list such as `queues` contains the name, or another name of a task. A value that is not a list allows nothing."""
         listed: Any = getattr(self, field)
-        return isinstance(listed, list) and (ALL in listed or name in listed)
+        names = registry.spellings(name) if field == "tasks" else (name,)
+        return isinstance(listed, list) and (ALL in listed or any(one in listed for one in names))
 
     def may_schedule(self, task: str, queue: str) -> bool:
         """Whether it may schedule a task with this default queue. "*" means only tasks whose default queue is a queue of the token.
         Otherwise, a token for orders could schedule payments in its own queue.
         """
-        return self.allows("tasks", task) and (task in self.tasks or self.allows("queues", queue))
+        named = any(name in self.tasks for name in registry.spellings(task)) if self.allows("tasks", task) else None
+        return named is not None and (named or self.allows("queues", queue))
 
     @property
     def scope(self) -> str:
@@ -90,7 +93,8 @@ class Token(DelayqModel):
         if self.allows("tasks", ALL):
             return None
         listed: Any = self.tasks
-        return [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+        names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+        return list(dict.fromkeys(one for name in names for one in registry.spellings(name)))
 
     def may_send(self, secret: str, origin: str) -> bool:
         """Whether a delivery to this origin may contain the secret. There is no "*": a client could send any secret to its own host."""

@@ -120,6 +120,7 @@ class Command(BaseCommand):
         _changing(kept, queue=True)
         look = add("doctor", doctor.doctor)
         look.add_argument("--deep", action="store_true", help="also compare every unfinished job in the database with Redis")
+        look.add_argument("--deploy", action="store_true", help="also find waiting jobs that this code does not understand")
         look.add_argument("--fix", action="store_true", help="repair the differences that --deep finds, after asking for confirmation")
         _changing(look)
         own = add("embedded", look_commands.embedded_server)

@@ -33,6 +33,7 @@ from django_delayq.mirror.database_connections import THREADS, hooks, narrow_poo
 from django_delayq.models import database
 from django_delayq.periodic import overlap
 from django_delayq.producer import carriers, job
+from django_delayq.producer.queues import pause_aliases
 from django_delayq.producer.task import registry
 from django_delayq.store.connection import cluster  # noqa: F401  # a web process loads it when asked, a worker before it forks
 from django_delayq.store.connection.address import RedisSpec
@@ -145,6 +146,8 @@ class Command(BaseCommand):
         with closing(links_of(config, "delayq-check")) as places:
             check_site(places, config, queues, self._warn, burst=options["burst"])
         config = self._serving_what_is_left(config, queues, shared_out=bool(options["partitions"]))
+        with suppress(Error, DelayqError):  # later, the loop of pauses does this
+            pause_aliases()  # before the first claim of a job that has the new name of a paused task
         spec = _spec(config, queues, _shares(config, queues, options["partitions"]), roles, options)
         if spec.processes and options["threads"] != THREADS:  # of the default the system checks speak
             for found in narrow_pools(options["threads"]):

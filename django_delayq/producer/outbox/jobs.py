@@ -34,6 +34,7 @@ WAITING: Final = ("created_at", "id", "key", "ending", "task", "state", "durable
 RESOLVED: Final = "resolved"  # also without a script: a person decided how a job ended. Its detail has the state
 PAYLOAD: Final = ("args", "kwargs", "options")  # columns
 WHOLE: Final = ""  # the name of the step that is the whole run, if it is atomic
+CURSOR: Final = "delayq.cursor"  # the name of the step that holds the cursor of the last checkpoint
 
 
 class _TakenBack(Exception):

@@ -7,8 +7,8 @@ a row, too: its word is `rate:` and the name. So is the rate in the newest code 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from typing import Any, Final
 
@@ -62,8 +62,7 @@ def send(store: QueueStore, row: Pause, replicas: Replicas | None = None) -> boo
 
 
 def write(
-    word: str,
-    *,
+    *words: str,
     paused: bool,
     parts: Iterable[str],
     until: datetime | None = None,
@@ -72,11 +71,22 @@ def write(
     actor: str = "",
     reason: str = "",
 ) -> bool:
-    """Pauses a word, or ends its pause, in the database; or sets a rate, or ends that. `parts`: the labels of its partitions, which
-    must confirm it. Returns whether this changes something.
+    """Pauses words, or ends their pauses, in one transaction of the database; or sets a rate, or ends that. `parts`: the labels of
+    their partitions, which must confirm it. Returns whether this changes something.
     """
-    with _row(word) as row:
-        return _write(row, paused=paused, parts=parts, until=until, pace_ms=pace_ms, rate=rate, actor=actor, reason=reason)
+    with _rows(words) as found:
+        how: Any = {"until": until, "pace_ms": pace_ms, "rate": rate, "actor": actor, "reason": reason}
+        changed = [_write(row, paused=paused, parts=parts, **how) for row in found]
+    return any(changed)
+
+
+def spread(words: Sequence[str], parts: Collection[str]) -> None:
+    """Pauses the words of a task that is paused under another one of them."""
+    with _rows(words) as found:
+        paused = next((row for row in found if row.paused_at), None)
+        for row in found if paused else ():
+            if paused and not row.paused_at:
+                _write(row, paused=True, parts=parts, until=paused.until, actor=paused.paused_by, reason=paused.paused_why)
 
 
 def confirm(word: str, call: Callable[[Collection[str], Pause], Collection[str]]) -> list[str]:
@@ -213,6 +223,13 @@ def _write(
             rows.note(None, "", EventKind.PAUSED if paused else EventKind.RESUMED, actor, reason, detail)
     row.pace_ms, row.missing = pace_ms, "\n".join(parts)
     return changed
+
+
+@contextmanager
+def _rows(words: Iterable[str]) -> Iterator[list[Pause]]:
+    """Each as `_row`, in the same order in all processes."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(_row(word)) for word in sorted(words)]
 
 
 @contextmanager

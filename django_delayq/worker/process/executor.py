@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from django_delayq import clock, codec, durations, ids
-from django_delayq.exceptions import Cancelled, DelayqError, LockTaken, PayloadError, UnknownTask
+from django_delayq.exceptions import Cancelled, DelayqError, LockTaken, PayloadError, UnknownTask, UnknownVersion
 from django_delayq.signing import Signer
-from django_delayq.states import PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE, PARKED_TASK, PERIODIC
+from django_delayq.states import PARKED_ARGUMENTS, PARKED_CARRIERS, PARKED_SIGNATURE, PARKED_TASK, PARKED_VERSION, PERIODIC
 from django_delayq.store.scripts.queue import Outcome
 from django_delayq.store.scripts.record import read
 from django_delayq.worker import outcome
@@ -25,8 +25,8 @@ AT_ONCE: Final = 2.0  # seconds; a job begins within that time of its claim, or 
 
 class Executor:
     """1. A job that may not run ends at once: its lease is in doubt, its record is not signed or cannot be read, its task is unknown or
-    has other parameters, or a carrier is missing. 2. Any other job is called as the current job, under its timeout. 3. The result is
-    one Outcome, and the receivers get it. It dies with its process, and loses nothing by that.
+    has another version or other parameters, or a carrier is missing. 2. Any other job is called as the current job, under its timeout.
+    3. The result is one Outcome, and the receivers get it. It dies with its process, and loses nothing by that.
     """
 
     def __init__(
@@ -119,12 +119,15 @@ class Executor:
             run.task = self._find_task(run.header.task)
         except UnknownTask as error:
             return self._park(run, error, str(error), PARKED_TASK, "poison-task")
+        meta = run.options.get("meta")
         try:
-            run.task.check_arguments(run.args, run.kwargs)
+            run.args, run.kwargs = run.task.understood(run.args, run.kwargs, meta)
+        except UnknownVersion as error:
+            return self._park(run, error, str(error), PARKED_VERSION, "poison-version")
         except PayloadError as error:  # before the call, which runs the task's code and counts as an attempt
             reason = f"{error} Check whether a parameter was added or removed, or whether a deploy is in progress."
             return self._park(run, error, reason, PARKED_ARGUMENTS, "poison-arguments")
-        if self._missing is not None and (meta := run.options.get("meta")) and (names := self._missing(meta)):
+        if self._missing is not None and meta and (names := self._missing(meta)):
             reason = f"DELAYQ['CARRIERS'] lacks {', '.join(names)}, which this job needs. Check whether a deploy is in progress."
             return self._park(run, None, reason, PARKED_CARRIERS, "poison-carriers")
         return None
@@ -178,7 +181,7 @@ class Executor:
         if task.is_async:
             return self._coroutines.call(run, fn, self._aborted)
         if task.atomic:
-            return need_effects().run(current, lambda: self._call_here(run, fn))
+            return need_effects("atomic=True").run(current, lambda: self._call_here(run, fn))
         return self._call_here(run, fn)
 
     def _call_here(self, run: Run, fn: Callable[..., Any]) -> Any:

@@ -13,7 +13,7 @@ from django_delayq.messages.push import KIND
 from django_delayq.models import Job
 from django_delayq.producer import changes
 from django_delayq.producer.options import POLICIES
-from django_delayq.producer.task import registry
+from django_delayq.producer.task import Task, registry
 from tests.contrib.gateway.conftest import PING, TASK, Caller, refused
 from tests.mirror.conftest import Orders
 from tests.mirror.test_road import relayed
@@ -143,7 +143,21 @@ def test_a_requeue_does_not_take_a_key_from_a_holder_of_another_task(make):
     assert holder.state == "scheduled"
 
 
+def test_a_token_reaches_the_jobs_of_all_names_of_a_task(make, monkeypatch):
+    renamed = Task(close_order.fn, name="shop.close", queue="orders", aliases=[TASK])
+    monkeypatch.setattr(registry, "_tasks", {**registry._tasks, renamed.name: renamed, TASK: renamed})
+    by_old, by_new = make("old", tasks=[TASK]), make("new", tasks=[renamed.name])
+    old = delayq.schedule(close_order, 7, delay="1h", key=KEY)
+    for caller in (by_old, by_new):
+        assert caller.get(f"jobs/{old.short_id}").status_code == 200
+        for name in (TASK, renamed.name):
+            again = caller.post("jobs", {"task": name, "args": [8], "key": KEY, "delay": "1h"}).json()
+            assert (again["id"], again["created"]) == (old.short_id, False)
+    assert make(tasks=[risky.name]).post("jobs", {"task": TASK, "args": [7]}).status_code == 403
+
+
 def test_meta_of_a_request_cannot_hold_the_limit(caller):
+    refused(caller.post("jobs", {"task": PING, "meta": {"delayq.version": 2}}), 422, "field_value", "/meta/delayq.version")
     refused(caller.post("jobs", {"task": PING, "meta": {"delayq.only": ["*"]}}), 422, "field_value", "/meta/delayq.only")
 
 

@@ -13,6 +13,7 @@ from django.utils import translation
 
 import django_delayq as delayq
 from django_delayq import clock, ids, signals
+from django_delayq.job_meta import VERSION
 from django_delayq.ladder import Ladder
 from django_delayq.states import CARRIED
 from django_delayq.store.scripts.queue import ScheduleItem
@@ -204,6 +205,47 @@ def test_arguments_that_do_not_fit_park_the_job_before_an_attempt_counts(bench: 
     assert "is parked for 1m: newer(a, /, b, *more, c, d=4, **others) cannot be called with these arguments" in caplog.text
     assert bench.board.link.execute("HGET", bench.board.keys["runs"], id).startswith(b"0:0:n::u")
     assert told == []
+
+
+def upgraded(order: int, amount: int) -> list[Any]:
+    job = delayq.current()
+    return [order, amount, job.args, job.kwargs, job.meta]
+
+
+def test_the_arguments_of_an_older_version_are_upgraded_before_the_call(bench: Bench) -> None:
+    bench.register(upgraded, version=2, upgrade={1: lambda order_id: {"order": order_id, "amount": 0}})
+    bench.put("upgraded", 7)
+    bench.run()
+    assert bench.body("succeeded")["r"] == [7, 0, [], {"order": 7, "amount": 0}, {}]
+
+
+def test_a_newer_version_parks_before_an_attempt_counts_and_runs_where_it_is_known(bench: Bench, caplog) -> None:
+    link, keys = bench.board.link, bench.board.keys
+    link.execute("HSET", keys["meta"], "format", 1)
+    bench.register(upgraded)
+    id = bench.put("upgraded", 7, 5, max_attempts=1, options={"meta": {VERSION: 2}})
+    bench.run()
+    assert bench.kinds() == ["scheduled", "claimed", "snoozed"]
+    assert bench.body("snoozed")["p"] == "parked-version"
+    assert link.execute("HGET", keys["runs"], id).startswith(b"0:0:n::u")
+    assert "is parked for 1m: This process has version 1 of the task upgraded" in caplog.text
+    bench.register(upgraded, version=2)
+    link.execute("ZADD", keys["normal"], 1, id)
+    bench.run()
+    assert bench.body("succeeded")["r"][:2] == [7, 5]
+
+
+def test_a_version_that_no_worker_knows_for_a_day_fails_as_poison(bench: Bench) -> None:
+    link, keys = bench.board.link, bench.board.keys
+    link.execute("HSET", keys["meta"], "format", 1)
+    bench.register(upgraded)
+    id = bench.put("upgraded", 7, 5, options={"meta": {VERSION: 2}})
+    bench.run()
+    link.execute("HSET", keys["runs"], id, f"0:0:n::u{clock.wall_ms() - 86_401_000}")
+    link.execute("ZADD", keys["normal"], 1, id)
+    bench.executor._parked = ParkedJobs()
+    bench.run()
+    assert bench.body("failed")["p"] == "poison-version"
 
 
 def with_context(**carried: Any) -> dict[str, Any]:
