@@ -52,6 +52,15 @@ def change(row: int) -> None:
 update = delayq.task(change, name="bench.update")
 
 
+mended = delayq.task(lambda job: None, name="bench.mended")
+
+
+@delayq.task(name="bench.broken", max_attempts=1, on_failure=mended)
+def broken() -> None:
+    """Fails at once."""
+    raise delayq.Fail("broken")
+
+
 @delayq.task(name="bench.seen")
 def seen(number: int) -> None:
     """Notes when it runs, which it is, and in which partition that was."""

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from django_delayq.messages.message import Message, MessageBatch
     from django_delayq.messages.pull import apull, pull
     from django_delayq.messages.push import apush, push
+    from django_delayq.producer.batch import JobBatch, batch, get_batch
     from django_delayq.producer.rates import RateReply, aset_rate, set_rate
     from django_delayq.targets.delivery import adeliver, deliver
     from django_delayq.targets.offering import aoffer, offer
@@ -78,6 +79,7 @@ __all__ = [
     "Fail",
     "GaveUp",
     "Job",
+    "JobBatch",
     "JobFailed",
     "KeyTaken",
     "Ladder",
@@ -117,11 +119,13 @@ __all__ = [
     "aschedule",
     "aschedule_many",
     "aset_rate",
+    "batch",
     "cancel",
     "current",
     "deliver",
     "forget",
     "get",
+    "get_batch",
     "lock",
     "offer",
     "once",
@@ -147,6 +151,7 @@ _LATER: Final = {
         "messages.message": ("Message", "MessageBatch"),
         "messages.pull": ("apull", "pull"),
         "messages.push": ("apush", "push"),
+        "producer.batch": ("JobBatch", "batch", "get_batch"),
         "producer.rates": ("RateReply", "aset_rate", "set_rate"),
         "targets.delivery": ("adeliver", "deliver"),
         "targets.offering": ("aoffer", "offer"),

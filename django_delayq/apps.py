@@ -46,7 +46,7 @@ class DelayqConfig(AppConfig):
             checks.register(partial(_check, module, name), tag, **options)
         outbox.load()
         site.install(DatabaseSite())
-        current.install_effects(current.Effects(atomic_runs.run_atomic, atomic_runs.once))
+        current.install_effects(current.Effects(atomic_runs.run_atomic, atomic_runs.once, _batch_of))
         commit.install_inline(_run_at_once)
         signals.command_refused.connect(logger.log_refused)
         autodiscover_modules("tasks")
@@ -64,6 +64,11 @@ class DelayqConfig(AppConfig):
 
 def _check(module: str, name: str, **given: Any) -> Any:
     return getattr(import_module(f"django_delayq.{module}"), name)(**given)
+
+
+def _batch_of(*given: Any) -> Any:
+    """Loads the module on use: most processes have no batches."""
+    return import_module("django_delayq.producer.batch").of_member(*given)
 
 
 def _register_tasks_of_django(backend: str) -> None:

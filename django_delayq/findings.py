@@ -268,6 +268,14 @@ KINDS: Final[Mapping[str, FindingKind]] = {
             "Jobs are parked: workers do not have their task, its parameters, a carrier or the signing key.",
             "Deploy workers of the release that scheduled these jobs, or add the module of the task to TASK_MODULES.",
         ),
+        D039=(
+            "A batch waits for jobs whose ends are not known: their events were rejected, or they are unresolved.",
+            "Retry the rejected events, and resolve the unresolved jobs. The batch then continues.",
+        ),
+        D040=(
+            "A batch that is older than an hour has ended, but not all of its jobs succeeded, so its next job is not scheduled.",
+            "Requeue these jobs. Or cancel the batch, which frees its key.",
+        ),
         D036=("Redis rejects an optional command. The message describes the effect.", "Allow the command if possible."),
     ),
     **_kinds(

@@ -80,6 +80,7 @@ def gather(request: HttpRequest, job: Job, jobs: QuerySet[Job], *, sensitive: bo
         "why": why,
         "error": visible(job.error),
         "key": visible(job.key),
+        "then": ids.short(UUID(job.follow_up)) if isinstance(job.follow_up, str) else "",
         "at_most": duration(job.at_most) if job.at_most else "",
         "partition": ids.partition(job.pk) if job.queue in conf.get().partitions else None,
         "place": visible(stores.places.of(job.queue, ids.partition(job.pk)).where) if job.queue in conf.get().partitions else "",

@@ -109,12 +109,21 @@ def _tasks(part: str, sense: Sense) -> list[str]:
     return [name for name in sense.tasks if part.lower() in name.lower()]
 
 
-def _id(value: str, sense: Sense) -> Term:
+def _parsed(value: str) -> UUID:
     try:
-        id: UUID = ids.parse(value)
+        return ids.parse(value)
     except ValueError:
         raise Refused(now("an id has 22 letters and digits, as shown in lists and logs, or is a UUID.")) from None
+
+
+def _id(value: str, sense: Sense) -> Term:
+    id = _parsed(value)
     return Term("id", value, Q(pk=id), lambda row: row.id == id, ("id",))
+
+
+def _batch(value: str, sense: Sense) -> Term:
+    batch = _parsed(value)
+    return Term("batch", value, Q(batch=batch), lambda row: row.batch == batch, ("batch",))
 
 
 def _key_begins(queues: Sequence[str], start: str) -> Q:
@@ -383,6 +392,7 @@ FIELDS: Final[dict[str, SearchField]] = {
     "error": SearchField(_error, "whose last error contains this text", ("timeout",)),
     "arg": SearchField(_arg, "with this argument value", ("order_id=77",)),
     "meta": SearchField(_meta, "with this `meta` value", ("tenant=3",)),
+    "batch": SearchField(_batch, "of this batch, given its id"),
     CUSTOMER: SearchField(_customer, "of this [customer](recipes.md#how-do-i-find-all-jobs-of-a-customer)", ("7",)),
     "host": SearchField(_host, "that deliver to this host", ("partner.example",)),
     "target": SearchField(_target, "that offer a message to this target", ("shipping",)),

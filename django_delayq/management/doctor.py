@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from datetime import timedelta
 from typing import Any, Final, Literal, TextIO
 from uuid import UUID
 
@@ -35,6 +36,8 @@ from django_delayq.mirror.relay import unlisted_requests
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import PARKED_ROWS, UNPUBLISHED, Job, Periodic, SetAside, database
 from django_delayq.producer.outbox import pauses, rows
+from django_delayq.producer.outbox.batches import stuck as batches_stuck
+from django_delayq.producer.outbox.batches import waiting as batches_waiting
 from django_delayq.producer.put import batches
 from django_delayq.producer.stores import stores
 from django_delayq.signing import Signer
@@ -121,6 +124,14 @@ def _row_findings() -> Iterator[Finding]:
     if count := overview.count_unresolved():
         text = f"Unresolved jobs: {overview.count_text(count)}. No event of this site shows how they ended."
         yield Finding("D033", f"{text} Another site may use this Redis database, or Redis lost data.")
+    for batch, count in batches_stuck().items():
+        text = f"The batch {ids.short(batch)} waits for jobs whose ends are not known: {count}."
+        yield Finding("D039", text, "Retry rejected events with manage.py delayq set-aside --retry, and resolve unresolved jobs.")
+    for waiting in batches_waiting(database.now() - timedelta(hours=1)):
+        text = f"The batch {waiting.short_id} has ended, but not all of its jobs succeeded. Its next job is not scheduled."
+        yield Finding(
+            "D040", text, f"To list these jobs, run manage.py delayq list --search 'batch:{waiting.short_id} -state:succeeded'"
+        )
     yield from _schedule_findings()
     parked = Job.objects.filter(PARKED_ROWS).values_list("queue", "task", "fingerprint").annotate(Count("pk"))
     for queue, task, code, count in parked.order_by("queue", "task", "fingerprint")[:MOST_PARKED]:

@@ -21,8 +21,8 @@ from django_delayq.management.job_filters import targets
 from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint
 from django_delayq.mirror.prune import delete_jobs
 from django_delayq.models import Job, PeriodKey, SetAside
-from django_delayq.producer.outbox import rows
-from django_delayq.producer.put import batches
+from django_delayq.producer import put
+from django_delayq.producer.outbox import batches, rows
 from django_delayq.producer.stores import stores
 from django_delayq.states import FINISHED, UNFINISHED, State
 from django_delayq.store.scripts import site
@@ -59,7 +59,7 @@ def erase(out: TextIO, options: dict[str, Any]) -> int:
     for (queue, partition), some in parts.items():
         store = stores.queue(queue, partition)
         if _are_recorded(store, deadline):
-            erased += sum(_erase(store, batch, actor(), options["reason"]) for batch in batches(some, MOST))
+            erased += sum(_erase(store, batch, actor(), options["reason"]) for batch in put.batches(some, MOST))
     left = len(jobs) - erased
     text = f"Erased jobs: {erased}."
     if left:
@@ -69,7 +69,7 @@ def erase(out: TextIO, options: dict[str, Any]) -> int:
 
 
 def _rows(jobs: Sequence[UUID]) -> Iterator[Job]:
-    for batch in batches(jobs, MOST):
+    for batch in put.batches(jobs, MOST):
         yield from Job.objects.filter(pk__in=batch).only("pk", "queue", "state")
 
 
@@ -92,6 +92,7 @@ def _erase(store: QueueStore, jobs: Iterable[UUID], by: str, reason: str) -> int
         store.tidy(failed=failed)
     with locked_checkpoint(store.queue, store.partition):
         gone = list(ended.filter(pk__in=states).select_for_update().values_list("pk", flat=True))
+        batches.forget(gone)
         delete_jobs(gone)
         SetAside.objects.filter(job_id__in=gone).delete()
         PeriodKey.objects.filter(job__in=gone, period_ms=None).delete()  # those of once_for still prevent a second charge

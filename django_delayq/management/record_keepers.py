@@ -16,6 +16,7 @@ from django_delayq.console.operation_loop import OperationLoop
 from django_delayq.console.overview import DOWN
 from django_delayq.logger import Logger
 from django_delayq.mirror import database_connections
+from django_delayq.mirror.batches import BatchLoop
 from django_delayq.mirror.declared_rates import DeclaredRates
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.pause_loop import PauseLoop
@@ -88,6 +89,7 @@ def _keep_records(
         service.add(LoopRunner("operations", OperationLoop(), idle=operation_loop.IDLE, asleep=operation_loop.ORDERS))
         service.add(LoopRunner("prune of operations", OldOperationsLoop(places, config), link=places.shared))
         service.add(LoopRunner("prune of ticks", OldTicksLoop(places, config), link=places.shared))
+        service.add(LoopRunner("batches", BatchLoop(service.hand_over)))
     if common and "relay" in roles:
         for name, queue in config.queues.items():
             for partition in queue.served:

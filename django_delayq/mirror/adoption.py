@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from django_delayq.conf import Config, QueueConfig
 from django_delayq.findings import Finding
-from django_delayq.models import Attempt, Checkpoint, Job, Site, UncheckedKey, database
+from django_delayq.models import Attempt, Batch, Checkpoint, Job, Site, UncheckedKey, database
 from django_delayq.producer.outbox import rows
 from django_delayq.states import UNFINISHED, AttemptOutcome, EventKind, State
 from django_delayq.store.connection.link import Link
@@ -100,6 +100,7 @@ def end_rows(queues: Sequence[str], actor: str, reason: str) -> Iterator[int]:
     or will not have them.
     """
     reason = reason or REASON
+    Batch.objects.filter(over_at=None).update(cancelled_at=database.ago(), cancelled_by=actor, cancelled_why=reason)
     while found := list(unfinished(queues).order_by("id").values_list("id", "queue")[:CHUNK]):
         jobs, now = [id for id, _ in found], database.ago()
         with database.atomic():

@@ -19,6 +19,7 @@ from django_delayq.models import database
 from django_delayq.producer import carriers, outbox
 from django_delayq.producer.job import Job
 from django_delayq.producer.options import Options
+from django_delayq.producer.outbox.follow_ups import DueRow
 from django_delayq.producer.schedule import plan
 from django_delayq.producer.task import Task, registry
 from django_delayq.states import FINISHED, MESSAGE, EndCause, EventKind, State
@@ -149,14 +150,15 @@ def _cause(kind: EventKind, item: Item) -> EndCause:
     return _CLASSES.get(str(detail.get("c")), EndCause.FAILED)
 
 
-def schedule_followers(failed: Sequence[tuple[UUID, Entry]]) -> None:
+def schedule_followers(failed: Sequence[tuple[UUID, Entry]]) -> list[DueRow]:
     """`@task(on_failure=other)`: a job that fails for good schedules a job of the other task. It does so by a row in the same
     transaction that writes the failure; the relay publishes it. `failed`: pairs of a job and the entry by which it failed for good.
 
     The id is derived from the failed job's id and the event's id, so folding an end again adds no second row. The row has the
     propagated context of the failed job. The process of the mirror has no tenant or language of its own, and a carrier that raises
-    without one would stop the mirror.
+    without one would stop the mirror. Returns the new rows.
     """
+    written: list[DueRow] = []
     for start in range(0, len(failed) if registry.followed else 0, CHUNK):
         chunk = failed[start : start + CHUNK]
         rows = list(Row.objects.filter(pk__in={id for id, _ in chunk}).only("task", "options", "kwargs"))
@@ -184,3 +186,5 @@ def schedule_followers(failed: Sequence[tuple[UUID, Entry]]) -> None:
                 logger.error("job %s has failed, and %s cannot be scheduled for it: %s", job, follower.name, error)
                 continue
             outbox.jobs.insert([planned])
+            written.append(DueRow(planned.queue, planned.id))
+    return written

@@ -200,7 +200,7 @@ def event_detail(kind: EventKind, item: Item) -> Any:
 
 
 @dataclass(slots=True)
-class Batch:
+class EventBatch:
     """Rows under change. The loop fills these fields. `jobs` and `attempts`: the rows of the database, keyed by id and by (id,
     fence). `records`: the records that Redis keeps of failed jobs without a row. `logged`: the pairs of `perhaps_logged` that have
     Event rows. `committed`: for jobs that ended without success although an atomic run has committed, the result of that run.
@@ -229,6 +229,9 @@ class Batch:
     keys_wait: bool = True
     rowless: dict[UUID, EventKind] = field(default_factory=dict)
     reopened: set[UUID] = field(default_factory=set)
+    followed: dict[UUID, Entry] = field(default_factory=dict)  # jobs with a follow-up that have succeeded
+    awaited: set[UUID] = field(default_factory=set)  # jobs that have ended, and for which others wait
+    batches: set[UUID] = field(default_factory=set)  # those of members that have ended
 
     def __post_init__(self) -> None:
         for (id, _), run in self.attempts.items():
@@ -291,14 +294,25 @@ class Batch:
                 # An atomic run has committed its effect, or a person says so. Events of other runs do not undo that.
                 job.state, job.finished_at, job.error = State.SUCCEEDED.value, job.finished_at or at, ""
                 job.fingerprint, job.result = "", self.committed.get(id, job.result)
-            if job.state == State.FAILED != before:
-                self.failed.append((id, entry))
-            if before in FINISHED and job.state in UNFINISHED:
-                self.reopened.add(id)
+            if job.state != before:
+                self._note_state(job, before, entry)
             job.last_event = entry.id
             self.changed[id] = job
             if kind in LOGGED and not is_debounced(kind, item):
                 self._log(entry, item.number, kind, id, at, event_detail(kind, item))
+
+    def _note_state(self, job: JobRow, before: str, entry: Entry) -> None:
+        if job.state == State.FAILED:
+            self.failed.append((job.id, entry))
+        elif job.state == State.SUCCEEDED and job.follow_up is not None:
+            self.followed[job.id] = entry
+        if before in FINISHED and job.state in UNFINISHED:
+            self.reopened.add(job.id)
+        if job.state in FINISHED:
+            if job.awaited:
+                self.awaited.add(job.id)
+            if job.batch is not None:
+                self.batches.add(job.batch)
 
     def ends_of_keys(self, drop: Collection[UUID]) -> tuple[list[UUID], list[UUID]] | None:
         """The jobs whose periods begin, since they succeeded or failed, and the cancelled jobs without a row. `drop`: the jobs whose
@@ -529,21 +543,21 @@ class Batch:
         return run
 
 
-_APPLY: Final[Mapping[EventKind, Callable[[Batch, JobRow, Item, Entry, datetime], None]]] = {
-    EventKind.SCHEDULED: Batch._scheduled,
-    EventKind.MERGED: Batch._merged,
-    EventKind.RESCHEDULED: Batch._rescheduled,
-    EventKind.CLAIMED: Batch._claimed,
-    EventKind.CRASHED: Batch._crashed,
-    EventKind.SUCCEEDED: Batch._succeeded,
-    EventKind.RETRIED: Batch._retried,
-    EventKind.SNOOZED: Batch._snoozed,
-    EventKind.FAILED: Batch._failed,
-    EventKind.CANCELLED: Batch._cancelled,
-    EventKind.CANCEL_REQUESTED: Batch._cancel_requested,
-    EventKind.REQUEUED: Batch._requeued,
-    EventKind.EXPIRED: Batch._expired,
-    EventKind.ASIDE: Batch._aside,
-    EventKind.RESTORED: Batch._restored,
-    EventKind.DROPPED: Batch._dropped,
+_APPLY: Final[Mapping[EventKind, Callable[[EventBatch, JobRow, Item, Entry, datetime], None]]] = {
+    EventKind.SCHEDULED: EventBatch._scheduled,
+    EventKind.MERGED: EventBatch._merged,
+    EventKind.RESCHEDULED: EventBatch._rescheduled,
+    EventKind.CLAIMED: EventBatch._claimed,
+    EventKind.CRASHED: EventBatch._crashed,
+    EventKind.SUCCEEDED: EventBatch._succeeded,
+    EventKind.RETRIED: EventBatch._retried,
+    EventKind.SNOOZED: EventBatch._snoozed,
+    EventKind.FAILED: EventBatch._failed,
+    EventKind.CANCELLED: EventBatch._cancelled,
+    EventKind.CANCEL_REQUESTED: EventBatch._cancel_requested,
+    EventKind.REQUEUED: EventBatch._requeued,
+    EventKind.EXPIRED: EventBatch._expired,
+    EventKind.ASIDE: EventBatch._aside,
+    EventKind.RESTORED: EventBatch._restored,
+    EventKind.DROPPED: EventBatch._dropped,
 }

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import starmap
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from django.db import Error
 from django.db.models import F, QuerySet
 
 from django_delayq import clock, ids, signals
@@ -21,14 +23,15 @@ from django_delayq.mirror.fold import (
     ENDED_BADLY,
     ENDED_OTHERWISE,
     OF_RUNS,
-    Batch,
+    EventBatch,
     RefusedItem,
     ids_of,
     is_strange,
     perhaps_logged,
 )
 from django_delayq.models import Attempt, Event, Job, SetAside, database
-from django_delayq.producer.outbox import period_keys
+from django_delayq.producer.outbox import batches, follow_ups, period_keys
+from django_delayq.producer.outbox.follow_ups import DueRow
 from django_delayq.producer.outbox.jobs import committed_runs
 from django_delayq.producer.outbox.rows import JOB_COLUMNS, KNOWN, REQUEUE_ASKED, WHOLE, JobRow, RunRow, clean
 from django_delayq.signing import Signer
@@ -103,6 +106,7 @@ class Passed(NamedTuple):
 NOTHING: Final = Passed(None, "", 0, False)
 AGAIN: Final = Passed(None, "", 0, True)
 Way = Callable[[list[Entry]], bool]
+HandOver = Callable[[list[DueRow]], object]  # gets rows, after their commit, that Redis should have at once
 
 
 class MirrorLoop:
@@ -127,6 +131,7 @@ class MirrorLoop:
         partition: int = 0,
         signer: Signer | None = None,
         call_within: CallWithin = call_directly,
+        hand_over: HandOver = list,
     ) -> None:
         self.queue = queue
         self.signer = signer
@@ -138,6 +143,9 @@ class MirrorLoop:
         self.ends = JobEndedSender(self.log, queue.name, call_within)
         self.folded = 0  # entries, by this object
         self._token, self._look_at = "", 0.0  # the token in Redis at the last look, and when (monotonic) to look again
+        self._hand_over = hand_over
+        self._due: list[DueRow] = []  # rows of the open transaction, for the relay,
+        self._ended: set[UUID] = set()  # and batches in which members have ended
         self._most = ENTRIES  # halved after a refusal, so that the refused entry is soon alone; then doubled again
 
     def poll(self, replies: Sequence[Any] = ()) -> float:
@@ -206,6 +214,7 @@ class MirrorLoop:
         call with one entry instead of writing it; the checkpoint moves if it returns True.
         """
         waits = not self.queue.divided
+        self._due, self._ended = [], set()
         with locked_checkpoint(self.queue.name, self.partition, waits=waits) as (mine, checkpoint):
             epoch = self.epoch.look(checkpoint.last_event)
             check_site(self.store, epoch, checkpoint)
@@ -241,6 +250,11 @@ class MirrorLoop:
                 )
             failpoint("mirror.commit")
         failpoint("mirror.committed")
+        if self._ended:  # after the commit, so that of two mirrors with the last members one sees the rows of the other
+            with suppress(Error):  # the loop of batches ends them later
+                self._due += batches.end(self._ended)
+        if self._due:
+            self._hand_over(self._due)
         surplus = 0
         for entry in entries:
             surplus += max(0, len(entry.items) - 1)
@@ -320,14 +334,14 @@ class MirrorLoop:
                 batch.fold(entry)
             self.save(batch)
             if batch.failed:
-                schedule_followers(batch.failed)
+                self._due += schedule_followers(batch.failed)
         except Exception as error:
             code = about_data(error)
             if not code and not may_be_size(error):
                 raise
             raise _Refused(entries, code, error) from error
 
-    def load(self, entries: list[Entry]) -> Batch:
+    def load(self, entries: list[Entry]) -> EventBatch:
         wanted = ids_of(entries)
         jobs: dict[UUID, JobRow] = {}
         attempts: dict[tuple[UUID, str], RunRow] = {}
@@ -344,7 +358,7 @@ class MirrorLoop:
         logged = perhaps_logged(entries, jobs)
         ended = ids_of(entries, ENDED_OTHERWISE)  # also jobs without a run in their rows: Redis may have forgotten it
         failed = ids_of(entries, ENDED_BADLY)
-        return Batch(
+        return EventBatch(
             queue=self.queue.name,
             partition=self.partition,
             audit=self.queue.audit,
@@ -394,15 +408,22 @@ class MirrorLoop:
             found |= zip(chunk, self.log.records([ids.short(id) for id in chunk]), strict=True)
         return found
 
-    def save(self, batch: Batch) -> None:
+    def save(self, batch: EventBatch) -> None:
         kept, runs, events = list(batch.changed.values()), list(batch.changed_attempts.values()), batch.events
         drop = set[UUID]()
         if self.queue.audit == "failures":
-            drop = {job.id for job in kept if job.state in FINISHED and job.state != State.FAILED}
+            drop = {job.id for job in kept if job.state in FINISHED and job.state != State.FAILED and job.follow_up is None}
+            drop -= {job.id for job in kept if job.batch is not None}
             kept = [job for job in kept if job.id not in drop]
             runs = [run for run in runs if run.job_id not in drop]
             events = [event for event in events if event.job_id not in drop]
         self._write_rows(kept, runs)
+        if batch.followed:
+            last = next(reversed(batch.followed.values()))
+            self._due += follow_ups.write(list(batch.followed), last.at_ms)
+        self._ended |= batch.batches
+        if batch.awaited:
+            self._due += follow_ups.behind(batch.awaited, self.queue.name)
         if batch.reopened:
             period_keys.reopen(batch.reopened)
         if (batch.keys_wait or batch.reopened) and (over := batch.ends_of_keys(drop)):

@@ -14,8 +14,8 @@ from django_delayq.conf import Config, QueueConfig
 from django_delayq.failpoints import failpoint
 from django_delayq.ids import by_partition
 from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint
-from django_delayq.models import Attempt, Event, Job, Operation, SetAside, Step, Tick, database
-from django_delayq.producer.outbox import agreed_clock, period_keys
+from django_delayq.models import Attempt, Batch, Event, Job, Operation, SetAside, Step, Tick, database
+from django_delayq.producer.outbox import agreed_clock, batches, period_keys
 from django_delayq.producer.outbox.agreed_clock import ClocksDiffer
 from django_delayq.producer.stores import stores
 from django_delayq.states import FINISHED, EndingKind, State
@@ -40,9 +40,10 @@ TICKS_LEAST: Final = 24 * 3_600.0  # seconds for which a tick is kept: if a cloc
 def old_jobs(queue: QueueConfig, now: datetime, *, merged_since: datetime | None = None) -> Iterator[tuple[str, Any]]:
     """Yields, for each finished state with a retention, its name and the queryset of rows past it. Then yields "merged": proposals
     that were merged into another job longer than an hour ago, which add nothing to the row of that job. `merged_since`: only the
-    merged rows that ended at that time or later.
+    merged rows that ended at that time or later. Members of open batches are kept.
     """
-    rows = Job.objects.filter(queue=queue.name)
+    open_batch = Batch.objects.filter(pk=OuterRef("batch"), over_at=None)
+    rows = Job.objects.filter(~Exists(open_batch), queue=queue.name)
     for state in FINISHED:
         seconds = queue.retention[state.value]
         if seconds is not None:
@@ -151,8 +152,8 @@ def delete_jobs(jobs: Sequence[UUID]) -> None:
 
 
 class OldOperationsLoop:
-    """Deletes at most 500 operations a pass. The events of the jobs and the log of the admin keep a record of what the operations
-    did.
+    """Deletes at most 500 operations a pass, and old batches. The events of the jobs and the log of the admin keep a record of what the
+    operations did.
     """
 
     def __init__(self, places: Places, config: Config) -> None:
@@ -173,7 +174,9 @@ class OldOperationsLoop:
 
     def prune(self) -> int:
         """Deletes one batch. Returns the number of deleted rows."""
-        gone = list(old_operations(self.config, self.now()).order_by("id").values_list("pk", flat=True)[:BATCH])
+        now = self.now()
+        batches.prune(now, self.config.retention)
+        gone = list(old_operations(self.config, now).order_by("id").values_list("pk", flat=True)[:BATCH])
         if gone:
             failpoint("prune.drop_operations")
             Operation.objects.filter(pk__in=gone).delete()

@@ -17,6 +17,7 @@ from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.mirror.checkpoint import note_restored
 from django_delayq.models import UNRESOLVED, Attempt, Event, Job, database
+from django_delayq.producer.outbox import follow_ups
 from django_delayq.producer.outbox.jobs import changed_values
 from django_delayq.producer.outbox.rows import UnfinishedRow
 from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, EndingKind, EventKind, State
@@ -118,7 +119,7 @@ def settle_rows(queue: str, partition: int) -> None:
     """Ends jobs whose atomic run has committed, and runs that no event will end."""
     now = database.ago()
     known = Job.objects.filter(queue=queue, partition=partition, state__in=UNFINISHED).exclude(settled="")
-    known.update(state=State.SUCCEEDED.value, finished_at=Coalesce("finished_at", now), error="", fingerprint="")
+    follow_ups.succeed(known, {"finished_at": Coalesce("finished_at", now), "error": "", "fingerprint": ""})
     runs = Attempt.objects.filter(finished_at__isnull=True, job__queue=queue, job__partition=partition)
     over = list(runs.filter(job__state__in=FINISHED).values_list("id", "fence", "job__settled"))
     for start in range(0, len(over), MOST):

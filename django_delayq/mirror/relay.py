@@ -4,7 +4,7 @@ web process crashed then; or the rows wait for a running job of their key.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -113,8 +113,13 @@ class RelayLoop:
         self._mark: tuple[tuple[int, int], datetime] | None = None
         self._after: UUID | None = None  # the last row of this round
         self._statuses: set[str] = set()  # the statuses that Redis has answered in this round
+        self._handed: list[UUID] = []  # rows to publish at once
         self._there: set[UUID] = set()  # jobs that Redis has or had, by its answers in this round,
         self._there_before: set[UUID] = set()  # and in the round before
+
+    def hand_over(self, jobs: Collection[UUID]) -> None:
+        """The next pass publishes these rows, whatever their age: they were written here, or the job for which they wait has ended."""
+        self._handed += jobs
 
     def poll(self) -> float:
         """One batch of at most 200 rows. Returns seconds to sleep: 0 when more may be there.
@@ -122,6 +127,10 @@ class RelayLoop:
         Raises:
             StoreUnavailable, DatabaseError: nothing is lost; call again later.
         """
+        if self._handed:
+            handed, self._handed = self._handed[:MOST], self._handed[MOST:]
+            self._push(self._rows().filter(pk__in=handed))
+            return 0.0
         if self._mark is None:
             # Usually there is no such row, and Redis need not be asked.
             if (self._look is not None and not self._look.found()) or not self._any.found():
@@ -133,7 +142,12 @@ class RelayLoop:
         mark, at = self._mark
         if mark > self._folded() and self._waits(mark):
             return PAUSE
-        if self._push(at) < MOST:
+        unpublished = self._unpublished(at, database.now())
+        if self._after is not None:
+            unpublished = unpublished.filter(pk__gt=self._after)
+        page = self._push(unpublished)
+        self._after = page[-1] if page else None
+        if len(page) < MOST:
             self._mark = self._after = None
             self._there_before, self._there = self._there, set()
             statuses, self._statuses = self._statuses, set()
@@ -159,16 +173,14 @@ class RelayLoop:
     def _rows(self) -> QuerySet[Job]:
         return unpublished(self.queue.name).filter(partition=self.partition)
 
-    def _push(self, mark: datetime) -> int:
+    def _push(self, unpublished: QuerySet[Job]) -> list[UUID]:
+        """Publishes the first 200 of these rows. Returns them; nothing if Redis has another epoch."""
         epoch, trimmed = self.store.stand()  # the rows that are read next belong to this epoch
         known = partial(known_of, self.queue.name, self.partition)
         site.check_mirror(self.store.keys, self.store.link.home, trimmed, known(), known)
-        unpublished = self._unpublished(mark, database.now())
-        if self._after is not None:
-            unpublished = unpublished.filter(pk__gt=self._after)
         page = list(unpublished.order_by("id").values_list("id", "key")[:MOST])
         if not page:
-            return 0
+            return []
         commit_requests.catch_up(self.queue.name, {id for id, _ in page}, {key for _, key in page if key})
         self.publisher.meet(key for _, key in page)
         found = outbox.jobs.read(self._with_siblings(page))
@@ -186,10 +198,9 @@ class RelayLoop:
             failpoint("relay.published")
             self._statuses |= {reply.status for reply in replies} if stood == epoch else {"epoch"}
             if stood != epoch:
-                return 0  # the rows are read again in the next round
+                return []  # the rows are read again in the next round
             self._answered(batch, replies, stood)
-        self._after = page[-1][0]
-        return len(page)
+        return [id for id, _ in page]
 
     def _free_to_go(self, found: list[StoredJob]) -> list[StoredJob]:
         """The jobs whose concurrency name has no unfinished job in another home. The process that wrote the other jobs could not look

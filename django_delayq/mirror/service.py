@@ -24,6 +24,7 @@ from django_delayq.mirror.prune import PruneLoop, TidyLoop
 from django_delayq.mirror.relay import RelayLoop, SharedLook
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.producer.outbox.agreed_clock import ClocksDiffer
+from django_delayq.producer.outbox.follow_ups import DueRow, by_home
 from django_delayq.store.connection.commands import CommandRefused
 from django_delayq.store.connection.error_replies import StoreError, is_refusal
 from django_delayq.store.connection.link import Link
@@ -181,7 +182,7 @@ class Service:
             return LoopRunner(f"{kind} {queue.label(partition)}", loop, link=links[queue.name, partition], **timing)
 
         self.mirrors = [
-            MirrorLoop(places, queue, partition=partition, call_within=call_within, **signed)
+            MirrorLoop(places, queue, partition=partition, call_within=call_within, hand_over=self.hand_over, **signed)
             for queue, partition in parts
             if "mirror" in roles
         ]
@@ -196,11 +197,14 @@ class Service:
         timing = {"idle": mirror_loop.IDLE, "asleep": STREAM, "races": True}
         self._folders = [runner("the mirror of", one, one.queue, one.partition, **timing) for one in self.mirrors]
         self._runners = [*self._restores, *self._folders]
+        self._relays: dict[tuple[str, int], tuple[RelayLoop, LoopRunner]] = {}
         if "relay" in roles:
             looks = {queue.name: SharedLook(queue.name) for queue in queues if queue.divided}
             for queue, partition in parts:
                 one = RelayLoop(places, queue, partition=partition, look=looks.get(queue.name), **signed)
-                self._runners.append(runner("the relay of", one, queue, partition, idle=relay.IDLE, asleep=ROWS))
+                run = runner("the relay of", one, queue, partition, idle=relay.IDLE, asleep=ROWS)
+                self._runners.append(run)
+                self._relays[queue.name, partition] = one, run
             self._runners += [runner("bringing in far jobs of", BringInLoop(places, queue, **signed), queue) for queue in queues]
         self._after_outage = list(self._runners)  # these have something to do after Redis was unavailable
         if "mirror" in roles:
@@ -212,6 +216,15 @@ class Service:
         self._listen_at = 0.0
         self._broke = False
         self._opened: dict[str, Any] = {}
+
+    def hand_over(self, due: Collection[DueRow]) -> None:
+        """Lets the relays of this process publish these committed rows at once. Other relays publish the others after `relay.YOUNG`."""
+        for home, jobs in by_home(due).items():
+            if home in self._relays:
+                one, runner = self._relays[home]
+                one.hand_over(jobs)
+                if not runner.failures:
+                    runner.wake()
 
     def add(self, runner: LoopRunner) -> None:
         """Adds a loop of another package. It runs after the existing loops."""

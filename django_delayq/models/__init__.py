@@ -17,7 +17,7 @@ from django_delayq.models.database import DelayqModel as DelayqModel
 from django_delayq.models.database import ExactJSONField as ExactJSONField
 from django_delayq.models.database import JSONText as JSONText
 from django_delayq.models.database import PartialIndex
-from django_delayq.models.internal import Checkpoint, Operation, Pause, SetAside
+from django_delayq.models.internal import Batch, Checkpoint, Operation, Pause, SetAside
 from django_delayq.models.internal import CommitRequest as CommitRequest
 from django_delayq.models.internal import PeriodKey as PeriodKey
 from django_delayq.models.internal import Site as Site
@@ -77,6 +77,10 @@ class Job(DelayqModel):
     `ending` shows how a cancelled job ended: merged or replaced (`merged_into` is the other job), or expired. It is NULL if a user
     cancelled the job, and "unknown" for an unresolved job (see UNRESOLVED). `delay_ms` is the requested delay of a job that hasn't been
     published. `asked` is how many times the task has raised NotYet, or NULL.
+
+    `follow_up` contains the job that is scheduled when this one succeeds (see `outbox.shapes.packed`), and later the id of that job.
+    `awaited` is true if rows with on_conflict="after" wait for this job. `batch` is the id of its batch. It is no foreign key: MySQL
+    would lock the row of the batch for each new job.
     """
 
     id: models.UUIDField[UUID, UUID] = models.UUIDField(primary_key=True, default=ids.new, editable=False)
@@ -112,6 +116,9 @@ class Job(DelayqModel):
     asked: models.PositiveIntegerField[int | None, int | None] = models.PositiveIntegerField(_("polled"), null=True)
     far: models.BooleanField[bool, bool] = models.BooleanField(_("far"), default=False, db_default=False)
     far_key: models.CharField[str | None, str | None] = models.CharField(max_length=32, null=True)  # noqa: DJ001  # unique, and most have none
+    follow_up = ExactJSONField(null=True)
+    batch: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
+    awaited: models.BooleanField[bool, bool] = models.BooleanField(default=False, db_default=False)
     # A copy of the partition in the id, for queries.
     partition: models.SmallIntegerField[int, int] = models.SmallIntegerField(default=0, db_default=0)
 
@@ -166,6 +173,7 @@ class Job(DelayqModel):
                 sqlite=True,
                 mysql=["far", "queue", "run_at"],
             ),
+            PartialIndex(fields=["batch", "state", "run_at"], name="delayq_job_batch", rows=models.Q(batch__isnull=False), sqlite=True),
             PartialIndex(fields=["far_key"], name="delayq_job_far_key", rows=models.Q(far_key__isnull=False), sqlite=True, unique=True),
         )
 
@@ -332,6 +340,7 @@ class Event(DelayqModel):
 
 __all__ = (
     "Attempt",
+    "Batch",
     "Checkpoint",
     "Event",
     "Job",

@@ -74,6 +74,44 @@ class Pause(DelayqModel):
         db_table = "delayq_pause"
 
 
+class Batch(DelayqModel):
+    """Jobs with one follow-up, see `producer.batch`. The rows of its members have its id. `waits_for`: "succeeded" or "ended".
+    `follow_up` is as in the row of a job: the job to schedule, and later its id. `open_key` is a digest of the key, until the batch is
+    over. `over_at`: when the follow-up was written, or when it was decided that there is none. The counts are those of that moment.
+    """
+
+    id: models.UUIDField[UUID, UUID] = models.UUIDField(primary_key=True, default=ids.new, editable=False)
+    key: models.CharField[str, str] = models.CharField(_("key"), max_length=200, blank=True, default="")
+    open_key: models.CharField[str | None, str | None] = models.CharField(max_length=64, null=True, unique=True)  # noqa: DJ001  # unique, and most have none
+    waits_for: models.CharField[str, str] = models.CharField(max_length=10)
+    follow_up = ExactJSONField(null=True)
+    created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(_("created at"))
+    over_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(_("finished at"), null=True, blank=True)
+    cancelled_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True, blank=True)
+    cancelled_by: models.CharField[str, str] = models.CharField(max_length=200, blank=True, default="")
+    cancelled_why: models.TextField[str, str] = models.TextField(blank=True, default="")
+    aborts: models.BooleanField[bool, bool] = models.BooleanField(default=False)
+    succeeded: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(_("succeeded"), default=0)
+    failed: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(_("failed"), default=0)
+    cancelled: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(_("cancelled"), default=0)
+
+    class Meta:
+        verbose_name = _("batch")
+        verbose_name_plural = _("batches")
+        ordering = ("-id",)
+        default_permissions = ("view",)
+        permissions = (("cancel_batch", "Can cancel batches"),)
+        indexes = (models.Index(fields=["over_at", "id"], name="delayq_batch_over"),)
+
+    def __str__(self) -> str:
+        return visible(self.key) or self.short_id
+
+    @property
+    def short_id(self) -> str:
+        """The id in its 22-character form, as shown on pages."""
+        return ids.short(self.id)
+
+
 class UncheckedKey(DelayqModel):
     """A far job whose key hasn't been checked in Redis yet. The row is written together with the job's row, and deleted after Redis has
     responded.

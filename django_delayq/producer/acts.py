@@ -172,7 +172,7 @@ def mark_succeeded(
     job: JobRef | UUID | str | None = None, *, key: str | None = None, queue: str | None = None, actor: str = "", reason: str = ""
 ) -> Change:
     """Ends an unresolved job as succeeded, since a person knows that it did its work. `conflict`: it is not unresolved. No signal is
-    sent and no follow-up is scheduled. By job, by id, or by `key` and `queue`: the latest job of that key.
+    sent. The job of `then` is scheduled. By job, by id, or by `key` and `queue`: the latest job of that key.
     """
     return _change_latest(Mark(actor, reason, State.SUCCEEDED), job, key, queue)
 

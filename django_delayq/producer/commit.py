@@ -76,13 +76,13 @@ class Plan(ScheduleItem):
 
     `shared_name`: the concurrency name, of which a limited number of jobs runs at a time; `started`: when the delay began
     (monotonic); `epoch`: the epoch of the queue, as it was known then; `withdrawn`: the same transaction has cancelled the job;
-    `once`: the key that schedules one job per period.
+    `once`: the key that schedules one job per period; `ran`: under INLINE, it has succeeded.
 
     Raises:
         PayloadError: the record cannot hold the key, or the expiry.
     """
 
-    __slots__ = ("epoch", "job", "once", "partition", "shared_name", "started", "template", "withdrawn")
+    __slots__ = ("epoch", "job", "once", "partition", "ran", "shared_name", "started", "template", "withdrawn")
 
     # Not the __init__ of the dataclass: one plan is made per job, and most values come from the checked template.
     def __init__(self, template: JobTemplate, job: Any, payload: bytes, expires_ms: int, delay_ms: int | None) -> None:
@@ -91,6 +91,8 @@ class Plan(ScheduleItem):
         self.band, self.durable, self.max_attempts = template.band, template.durable, template.max_attempts
         self.on_conflict, self.priority = template.on_conflict, template.priority
         self.payload = payload
+        self.then: Plan | None = None
+        self.batch: UUID | None = None
         self.expires_ms = expires_ms
         self.delay_ms = delay_ms
         self.due_ms = job.due_ms if delay_ms is None else None
@@ -100,7 +102,7 @@ class Plan(ScheduleItem):
         self.partition = ids.partition(job.id) if template.divided else 0
         self.shared_name: SharedName | None = None
         self.once: Once | None = None
-        self.withdrawn = False
+        self.withdrawn = self.ran = False
         if expires_ms or self.key != "":
             self.__post_init__()
         else:
@@ -255,25 +257,31 @@ def install_inline(run: Callable[[Plan], object]) -> None:
     _run_now = run
 
 
-def run_inline(plans: Sequence[Plan]) -> None:
+def run_inline(plans: Sequence[Plan], *, after: Sequence[Plan] = (), always: bool = True) -> None:
     """Runs the jobs at the commit, in their order, whatever their dates. Without an open transaction, an exception stops the run and
     reaches the caller. At a commit, Django logs the exception, and the next hooks run: with a worker, the exception would not reach
-    the commit either.
+    the commit either. `after`: jobs that have run by then; `always`: even if one of these failed.
     """
     for plan in plans:
+        run = partial(_run_plans, after=after, always=always)
         connection = connections[plan.template.using]
         if is_open(connection):
-            connection.on_commit(Publication([plan], _run_plans), robust=True)
+            connection.on_commit(Publication([plan], run), robust=True)
         else:
-            _run_plans([plan])
+            run([plan])
 
 
-def _run_plans(plans: list[Plan]) -> None:
+def _run_plans(plans: list[Plan], *, after: Sequence[Plan] = (), always: bool = True) -> None:
     assert _run_now is not None  # the app installs it, and settings need the app
+    if not (always or all(plan.ran for plan in after)):
+        return
     for plan in plans:
         plan.job.created = True
         try:
             _run_now(plan)
+            plan.ran = True
+            if plan.then is not None:
+                _run_plans([plan.then])
         finally:
             if plan.once is not None and plan.once.after_end:
                 outbox.period_keys.ended([plan.id])

@@ -57,6 +57,7 @@ OPTIONS: Final[Mapping[str, OptionRow]] = {
     "timeout": OptionRow("duration", "the time limit for one attempt", gateway=False),
     "expires": OptionRow("expiry", "a duration or date after which the job does not start"),
     "meta": OptionRow("object", "data that is stored with the job"),
+    "then": OptionRow(),
     "using": OptionRow(),
     "durability": OptionRow("choice", "the durability, if it is not that of the queue", DURABILITIES, gateway=False),
     "serial": OptionRow(),
@@ -90,6 +91,7 @@ class UntimedOptions(MessageOptions, total=False):
     queue: str | None
     serial: str | None
     concurrency: tuple[str, int] | None
+    then: Any  # a Binding
 
 
 class JobOptions(UntimedOptions, total=False):
@@ -108,6 +110,7 @@ class Options(NamedTuple):
     key: str = ""
     expires: durations.Delay | datetime | None = None
     meta: Mapping[str, Any] | None = None
+    then: Any = None
     on_conflict: str = "keep"
     queue: str | None = None
     priority: int | None = None

@@ -343,6 +343,8 @@ class Publisher:
         if told:  # before the followers are read, because one of these jobs may wait for the same holder
             outbox.jobs.end(EndingKind.MERGED, {id: None if reply is FORBIDDEN else reply.id for id, reply in told})
         behind = {item.id: item.key for item, reply in answers if reply.status == "behind"}
+        if behind:
+            outbox.follow_ups.await_end({reply.id for _, reply in answers if reply.status == "behind"})
         for followers in self._followers(behind, {reply.id for _, reply in answers if reply.status == "behind"}):
             kept: list[StoredJob] = []
             for row in followers:

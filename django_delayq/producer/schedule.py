@@ -144,6 +144,7 @@ def schedule(
     concurrency: tuple[str, int] | None = None,
     once_for: durations.Delay | None = None,
     at_most: durations.Delay | None = None,
+    then: Binding | None = None,
     **kwargs: Any,
 ) -> Job[R]:
     """Schedules a job: `schedule(task, *arguments, delay="30m", key="…", **keyword_arguments)`.
@@ -168,6 +169,8 @@ def schedule(
             `created=False`. Requires a key.
         at_most: The longest time from the first call to the date of the job, for on_conflict="latest". So repeated calls can't
             postpone the job forever.
+        then: A job to schedule when this one succeeds, such as `report.using(delay="1m").bind(run_id)`. Its delay starts at that time.
+            It is scheduled once, and not if this job is merged into another one. Not available with redis durability.
 
     Raises:
         PayloadError, PayloadTooLarge: An argument can't be represented in JSON, doesn't match the function's signature, or is too
@@ -182,7 +185,7 @@ def schedule(
         SynchronousOnlyOperation: The function was called in async code. Use `await aschedule` instead.
     """
     refuse_loop("delayq.aschedule(…)")
-    given = delay, run_at, key, expires, meta, on_conflict, queue, priority, max_attempts, backoff, timeout, using, durability
+    given = delay, run_at, key, expires, meta, then, on_conflict, queue, priority, max_attempts, backoff, timeout, using, durability
     options = _options(task, _given((*given, serial, concurrency, once_for, at_most)))  # in the order of the fields
     if kwargs:
         _refuse_options(task.task, kwargs, mixed=True)
@@ -212,7 +215,7 @@ def schedule_many(bindings: Iterable[Binding], *given: Never, using: str | None 
         As `schedule`. If a job is rejected, none of the jobs in its batch are scheduled.
     """
     refuse_loop("delayq.aschedule_many(…)")
-    return _put_many(_many(bindings, given), using)
+    return put_many(bindings, given, using)
 
 
 @like(schedule_many)
@@ -294,6 +297,27 @@ def plan(
         planned.once = Once.of_job(queue.name, options.key, template.once_ms)
     if template.durable:
         planned.epoch = stores.epoch(queue.name, planned.partition)
+    if options.then is not None:
+        if not (template.durable or template.inline):
+            raise ConfigError(f"{template.where}: then requires durability='outbox', because the row of the job stores the next job.")
+        planned.then = follow_up(options.then, template.where)
+    return planned
+
+
+def follow_up(binding: Any, where: str) -> Plan:
+    """Plans a job that is scheduled later, when another job has ended.
+
+    Raises:
+        As `plan`.
+    """
+    if not isinstance(binding, Binding):
+        raise ConfigError(f"{where}: then must be a task with its arguments, such as then=task.bind(1), not {type(binding).__name__}.")
+    planned, expires = plan(*binding[:4], None), binding.options.expires
+    if not (planned.durable or planned.template.inline):
+        raise ConfigError(f"{where}: then={planned.task}: the job requires durability='outbox'.")
+    if planned.once is not None or not (expires is None or isinstance(expires, datetime)):
+        wrong = "once_for" if planned.once is not None else "an expiry that is a duration"
+        raise ConfigError(f"{where}: then={planned.task}: the job cannot have {wrong}, because it is scheduled later.")
     return planned
 
 
@@ -343,11 +367,20 @@ async def _aput(binding: Binding) -> Job:
     return await scheduled([id], put_in, *binding._replace(id=id))
 
 
-def _put_many(bindings: Iterable[Binding], using: str | None) -> list[Job]:
+def put_many(
+    bindings: Iterable[Binding], given: tuple[object, ...], using: str | None, planned: Callable[[list[Plan]], object] | None = None
+) -> list[Job]:
+    """Plans and schedules jobs. `planned` is called with each batch before it is written."""
+    return _put_many(_many(bindings, given), using, planned)
+
+
+def _put_many(bindings: Iterable[Binding], using: str | None, planned: Callable[[list[Plan]], object] | None = None) -> list[Job]:
     jobs: list[Job] = []
     with carriers.watched(Call(many=True)) as call, PipelinedCall() as pipelined:
         for turn, batch in enumerate(batches(bindings, MOST), random.randrange(MOST_TURNS)):
             plans = _planned(batch, using, turn)
+            if planned is not None:
+                planned(plans)
             if watchers:
                 call.plans += plans
             jobs += put_all(plans, pipelined)

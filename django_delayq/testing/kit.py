@@ -22,6 +22,7 @@ from django_delayq.exceptions import ConfigError
 from django_delayq.mirror import checkpoint
 from django_delayq.models import database
 from django_delayq.producer import commit
+from django_delayq.producer.batch import JobBatch
 from django_delayq.producer.outbox import rows
 from django_delayq.producer.schedule import Bound, plan
 from django_delayq.producer.stores import stores
@@ -177,6 +178,12 @@ class Kit:
         tick runs. It raises the same exceptions as `advance`.
         """
         return self._run("drain", None)
+
+    def finish(self, batch: JobBatch) -> list[Ran]:
+        """Runs jobs, and advances the time as needed, until all members of the batch have ended. Returns the runs. The job that follows
+        is then scheduled, but hasn't run. It raises the same exceptions as `advance`.
+        """
+        return self._run("finish", None, batch)
 
     # schedules
 
@@ -348,15 +355,15 @@ class Kit:
 
     # how jobs are run
 
-    def _run(self, verb: str, by_ms: int | None) -> list[Ran]:
-        """`by_ms` None: until nothing is left."""
+    def _run(self, verb: str, by_ms: int | None, batch: JobBatch | None = None) -> list[Ran]:
+        """`by_ms` None: until nothing is left, or the batch has ended."""
         self._refuse_within_a_task(verb)
         self._busy = True
         try:
             with self._clock.held():
                 until_ms = NEVER if by_ms is None else self._clock.now_ms() + by_ms
                 down = self._link(conf.get()).down
-                ran = [] if down else self._run_until(verb, until_ms)
+                ran = [] if down else self._run_until(verb, until_ms, batch)
                 if down and by_ms:  # a worker writes ticks without Redis, and the relay publishes them
                     self._followed.write_until(until_ms, self._clock.move)
                 if by_ms and until_ms > self._clock.now_ms():
@@ -365,7 +372,7 @@ class Kit:
         finally:
             self._busy = False
 
-    def _run_until(self, verb: str, until_ms: int) -> list[Ran]:
+    def _run_until(self, verb: str, until_ms: int, batch: JobBatch | None) -> list[Ran]:
         stepper, records = self._at_work()
         ran: list[Ran] = []
         stuck: frozenset[Line] = frozenset()
@@ -373,6 +380,10 @@ class Kit:
         records.publish()
         self._followed.write()
         while True:
+            if batch is not None:
+                records.keep()
+                if not batch.counts.left:
+                    return ran
             first = stepper.next(stuck)
             tick = self._followed.next_ms() if until_ms < NEVER else None
             if tick is not None and tick <= until_ms and (first is None or tick <= first[0]):

@@ -18,6 +18,7 @@ from uuid import UUID
 from django_delayq import clock, ids, signals
 from django_delayq.conf import Config
 from django_delayq.exceptions import ConfigError
+from django_delayq.mirror.batches import BatchLoop
 from django_delayq.mirror.checkpoint import CheckpointTaken
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.relay import CommitRequestLoop, RelayLoop
@@ -26,7 +27,9 @@ from django_delayq.models.database import FixedQuery
 from django_delayq.periodic.declarations import Declarations, declarations
 from django_delayq.periodic.due_ticks import TickLoop
 from django_delayq.periodic.schedule_rows import dates_of
+from django_delayq.producer import batch
 from django_delayq.producer.commit import Pending
+from django_delayq.producer.outbox.follow_ups import DueRow
 from django_delayq.producer.schedule import Bound
 from django_delayq.producer.task import registry
 from django_delayq.store.connection.link import Link
@@ -219,12 +222,18 @@ class RecordKeeper:
         self._link = link
         common: Any = {"prefix": config.prefix, "signer": config.signer}
         self._mirrors = [
-            MirrorLoop(link, queue, partition=partition, **common) for queue in config.queues.values() for partition in queue.served
+            MirrorLoop(link, queue, partition=partition, hand_over=self._note_due, **common)
+            for queue in config.queues.values()
+            for partition in queue.served
         ]
         self._common = common
         self._requests = CommitRequestLoop(young=YOUNG)
+        self._batches = BatchLoop(self._note_due)
         self._unpublished = FixedQuery(Job.objects.filter(UNPUBLISHED, durable=True, settled="").values_list("id", "queue"))
         self.may_lack = True  # Redis may lack rows: they are older than the test, it was away, or a job waits for another
+
+    def _note_due(self, due: list[DueRow]) -> None:
+        self.may_lack |= bool(due)  # the end of a job has written the row of another one
 
     def fold(self) -> bool:
         """Updates the rows from the events of Redis. Returns whether there were any events."""
@@ -233,13 +242,13 @@ class RecordKeeper:
             with suppress(CheckpointTaken):  # a mirror in another thread, or a worker of the test, holds it
                 while length > 0 and (passed := mirror.fold()).more:
                     length -= len(passed.entries)
-                    self.may_lack |= bool(registry.followed)  # a failure may have written the row of another job
         return any(lengths)
 
     def publish(self) -> bool:
         """Carries out changes that were committed while Redis was away. Then publishes rows that Redis lacks: rows that were
         committed in the meantime, or that wait for a job of their key. Returns whether Redis accepted any.
         """
+        self.end_batches()
         if self.may_lack or self._link.lacks_rows:
             self._requests.poll()
         if not self._lacking():
@@ -258,6 +267,11 @@ class RecordKeeper:
         """
         told = self.fold() and signals.job_ended.has_listeners()
         return self.publish() or told
+
+    def end_batches(self) -> None:
+        """Does what the loop of batches does, if the process has made one."""
+        while batch.made and self._batches.poll() == 0.0:
+            self.fold()
 
     def unpublished(self) -> list[ScheduledJob]:
         """Committed rows that Redis lacks, as jobs."""

@@ -263,6 +263,11 @@ class CurrentJob:
         run = self._run
         return run.leases.is_cancelled(run.row, run.turn)
 
+    @property
+    def batch(self) -> Any:
+        """The `JobBatch` of this job, to which the task can add members, or None."""
+        return need_effects().batch(self.id, self.check_lease)
+
     def progress(self, done: int, total: int = 0) -> None:
         """Records the progress of the run as whole numbers: `done` out of `total`, or out of an unknown number if `total` is 0.
 
@@ -319,11 +324,13 @@ class Effects(NamedTuple):
     """The database side, installed by the app. The worker itself knows no database.
 
     `run` calls a function in a transaction that also records that it is done, unless an earlier run recorded it. Returns its result.
-    `once` opens a transaction that keeps its effects the first time only. Yields whether this is the first time.
+    `once` opens a transaction that keeps its effects the first time only. Yields whether this is the first time. `batch` returns the
+    batch of a job that runs here.
     """
 
     run: Callable[[CurrentJob, Callable[[], Any]], Any]
     once: Callable[[CurrentJob, str], AbstractContextManager[bool]]
+    batch: Callable[[UUID, Callable[[], None]], Any]
 
 
 _installed: Effects | None = None
@@ -342,7 +349,9 @@ def need_effects() -> Effects:
         ConfigError: the app is not installed.
     """
     if _installed is None:
-        raise ConfigError('delayq.once() requires the database. Add "django_delayq" to INSTALLED_APPS, and run manage.py migrate.')
+        raise ConfigError(
+            'delayq.once() and current().batch require the database. Add "django_delayq" to INSTALLED_APPS, and run manage.py migrate.'
+        )
     return _installed
 
 

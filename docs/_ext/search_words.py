@@ -32,6 +32,7 @@ WORDS: Final[dict[str, str]] = {
     "topics/delivery-and-retries": "retry, retry a job, snooze, max_attempts, lease, at least once, retries, backoff, idempotent, "
     "idempotency, timeout, dead letter, dead letter queue, max retries, poison, crash, job runs twice",
     "topics/keys": "unique job, deduplicate, key, debounce, cancel a job, cancel, unique, replace a job",
+    "topics/batches": "batch, chain, group, chord, workflow, then, next job, fan-out, fan-in, callback",
     "topics/periodic-tasks": "cron, periodic, time zone, daylight saving, missed run, crontab",
     "topics/transactions": "transaction, on commit, atomic, rollback, outbox, on_commit",
     "topics/scaling": "priority, high priority, redis cluster, partition, throughput, many jobs, performance",

@@ -46,6 +46,8 @@ ALL = (
     "run_periodic",
     "schedule_job",
     "view_target",
+    "view_batch",
+    "cancel_batch",
 )
 
 __all__ = ["Shop", "beat", "lose_redis", "lost_cancel"]

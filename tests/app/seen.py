@@ -15,7 +15,7 @@ from django.db import connection
 from django.db.models import Max, Min
 
 from django_delayq import clock, ids
-from django_delayq.models import Attempt, Event, Job, Operation, Periodic, Tick
+from django_delayq.models import Attempt, Batch, Event, Job, Operation, Periodic, Tick
 from django_delayq.models import Step as OnceStep
 from django_delayq.states import PERIODIC
 from django_delayq.store.connection.places import Places
@@ -23,13 +23,14 @@ from django_delayq.store.keys import Keys, tag
 from tests.app.record import lines
 from tests.laws import dump as dumps
 from tests.laws.almanac import CREATED, DECLARED, ENDLESS, OFF, ON, RETIRED, Calendar, Pass, Plan, TickSeen, Turn
-from tests.laws.history import FaultSeen, Final, History, Op, Row, Run, Sees, Step
+from tests.laws.history import BatchLeft, FaultSeen, Final, History, Op, Row, Run, Sees, Step
 
 Select = Callable[[str], Sequence[tuple[Any, ...]]]
-JOB, ATTEMPT, EVENT, STEP, OPERATION = (each._meta.db_table for each in (Job, Attempt, Event, OnceStep, Operation))
+JOB, ATTEMPT, EVENT, STEP, OPERATION, BATCH = (each._meta.db_table for each in (Job, Attempt, Event, OnceStep, Operation, Batch))
 EFFECT = "app_effect"  # of tests/app/models.py, which can be loaded in its own project only
 # Columns of a job, in the order of Row. Words after a dot need no quotes in any database.
 COLUMNS = "j.id, j.args, j.task, j.queue, j.key, j.state, j.attempts, j.max_attempts, j.crashes, j.published, j.durable, j.error"
+COLUMNS += ", j.batch, j.follow_up"
 
 
 def ask(what: str) -> Sequence[tuple[Any, ...]]:
@@ -54,7 +55,11 @@ def restless(select: Select, places: Places, queues: Iterable[Keys]) -> str:
     decided = "coalesce(ending, '') != 'unknown'"  # a person decides what becomes of an unresolved row
     dates = ((JOB, "run_at"), (STEP, "at"), (OPERATION, "finished_at"))
     old = " union all ".join(f"select 1 from {table} where {date} < '2020-01-01'" for table, date in dates)
+    members = f"select 1 from {JOB} j where j.batch = b.id and coalesce(ending, '') != 'merged' and state in"
+    decided_so = f"waits_for = 'ended' or cancelled_at is not null or not exists ({members} ('failed', 'cancelled'))"
+    ready = f"over_at is null and not exists ({members} ('scheduled', 'running')) and ({decided_so})"
     for what, count in (
+        ("batches have ended and are not over", f"select count(*) from {BATCH} b where {ready}"),
         ("rows are unfinished or unpublished", f"select count(*) from {JOB} where ({unpublished} or {unfinished}) and {decided}"),
         ("operations are not finished", f"select count(*) from {OPERATION} where stage != 'finished'"),
         ("rows should have been pruned", f"select count(*) from ({old}) as old"),
@@ -77,6 +82,8 @@ def left(select: Select, places: Places, queues: Iterable[Keys], *, quiet: bool 
     final.acts = [(kind, _hex(job), actor) for kind, job, actor in acts]
     final.effects = [(_hex(job), *rest) for job, *rest in select(f"select job, fence, step from {EFFECT}")]
     final.operations = [(stage, seen, _json(counts)) for stage, seen, counts in select(f"select stage, seen, counts from {OPERATION}")]
+    batches = select(f"select b.id, b.key, waits_for, over_at, cancelled_at, follow_up, succeeded, failed, cancelled from {BATCH} b")
+    final.batches = [_batch(*found) for found in batches]
     final.orphans = [(t, _hex(job)) for table in (ATTEMPT, EVENT, STEP) for t, job in select(alone.format(table, JOB))]
     for keys in queues:
         redis, part = places.of(keys.queue, keys.partition), tag(keys.queue, keys.partition)
@@ -85,8 +92,21 @@ def left(select: Select, places: Places, queues: Iterable[Keys], *, quiet: bool 
     return final
 
 
+def _batch(id: Any, key: str, waits_for: str, over: Any, cancelled: Any, follow_up: Any, *counts: int) -> BatchLeft:
+    found = _json(follow_up)
+    return BatchLeft(
+        id=_hex(id),
+        key=key,
+        waits_for=waits_for,
+        over=over is not None,
+        cancelled=cancelled is not None,
+        next_job=_hex(found) if isinstance(found, str) else "",
+        counts=(counts[0], counts[1], counts[2]),
+    )
+
+
 def _row(id: Any, args: Any, task: str, *rest: Any) -> Row:
-    queue, key, state, attempts, most, crashes, published, durable, error, holder = rest
+    queue, key, state, attempts, most, crashes, published, durable, error, batch, follow_up, holder = rest
     args = _json(args)
     return Row(
         id=_hex(id),
@@ -102,6 +122,8 @@ def _row(id: Any, args: Any, task: str, *rest: Any) -> Row:
         durable=bool(durable),
         error=error,
         holder=_hex(holder) if holder else "",
+        batch=_hex(batch) if batch else "",
+        follow_up=follow_up or "",
     )
 
 

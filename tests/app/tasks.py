@@ -89,6 +89,13 @@ def metered(op: str, partner: int) -> None:
 
 
 @delayq.task
+def adding(op: str) -> None:
+    """Adds members to its batch. If it runs again, it adds them again."""
+    with _run(op):
+        delayq.current().batch.schedule_many(quick.bind(op) for _ in range(3))
+
+
+@delayq.task
 def long(op: str, seconds: float) -> None:
     """So long that faults meet it."""
     with _run(op):

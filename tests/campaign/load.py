@@ -26,8 +26,10 @@ from django.db import DatabaseError, InterfaceError, connection, transaction  # 
 import django_delayq as delayq  # noqa: E402  # Django first
 from django_delayq import conf  # noqa: E402  # Django first
 from django_delayq.producer import acts  # noqa: E402  # Django first
+from django_delayq.producer.batch import JobBatch  # noqa: E402  # Django first
 from tests.app import tasks  # noqa: E402  # Django first
 from tests.app.record import CLOCK, FORGOTTEN, Recorder  # noqa: E402  # Django first
+from tests.laws.history import NEXT  # noqa: E402  # Django first
 
 POLICIES = ("keep", "replace", "earliest", "latest", "after", "error")
 IN_BULK = POLICIES[:-1]  # "error" would refuse most calls
@@ -72,6 +74,8 @@ class Web:
             (self.with_name, 10),
             (self.debounced, 5),
             (self.with_rate, 4),
+            (self.in_a_batch, 3),
+            (self.with_next, 4),
         ]
 
     def step(self) -> None:
@@ -158,6 +162,37 @@ class Web:
             if place:
                 self._next()
             self._schedule(tasks.metered, (partner,), delay, inside=self.random.random() < 0.3)
+
+    def in_a_batch(self) -> None:
+        """Some jobs and one that follows when all have ended, or have succeeded. Some add others; some batches are cancelled."""
+        dice, delay = self.random, self._delay()
+        calls = [self._any_task(0.8) if dice.random() < 0.9 else (tasks.adding, ()) for _ in range(dice.randint(0, 30))]
+        when, cancels, op = dice.choice(("succeeded", "ended")), dice.random() < 0.2, self.op
+        made: list[delayq.JobBatch] = []
+        self._invoked("schedule", count=len(calls), delay=delay, inside=True)
+        self._announce_next()
+
+        def work() -> list[Any]:
+            with delayq.batch(tasks.quick.bind(op + NEXT), key=op, when=when) as batch:
+                made.append(batch)
+                return batch.schedule_many(task.using(delay=delay).bind(op, *arguments) for task, arguments in calls)
+
+        self._scheduled(work, False, requeueable=True)
+        if cancels and made:
+            self._next()
+            id = made[0].id
+            self._asked("cancel_batch", lambda: JobBatch(id).cancel(actor=self.op), batch=id.hex)
+
+    def with_next(self) -> None:
+        """A job, and one that follows its success."""
+        task, arguments = self._any_task()
+        self._announce_next()
+        self._schedule(task, arguments, self._delay(), inside=self.random.random() < 0.5, then=tasks.quick.bind(self.op + NEXT))
+
+    def _announce_next(self) -> None:
+        """The follow-up has an operation of its own, which gets no answer."""
+        clock = {"clock": CLOCK} if CLOCK else {}
+        self.record.write(op=self.op + NEXT, say="invoked", what="schedule", count=1, delay=0, **clock)
 
     def _named(self, busy: bool) -> list[tuple[Any, tuple[Any, ...]]]:
         seconds = round(self.random.uniform(0.05, 0.4), 2)

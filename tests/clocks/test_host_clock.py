@@ -22,6 +22,7 @@ from django_delayq.console.operation_loop import OperationLoop
 from django_delayq.contrib.gateway import tokens
 from django_delayq.contrib.gateway.models import ALL, KeptAnswer, Token
 from django_delayq.locks.lock import process_leases
+from django_delayq.mirror.batches import BatchLoop
 from django_delayq.mirror.bring_in import BringInLoop
 from django_delayq.mirror.pause_loop import PauseLoop
 from django_delayq.mirror.prune import OldOperationsLoop, OldTicksLoop, PruneLoop, TidyLoop
@@ -369,6 +370,19 @@ def commits(world: World) -> None:
     world.fold()
 
 
+def batches(world: World) -> None:
+    """One that waits for a job, and one that is cancelled."""
+    with delayq.batch(close_order.using(delay="1h").bind(51), key="one") as batch:
+        batch.schedule(close_order, 52, then=close_order.using(delay="1h").bind(53))
+    with delayq.batch(close_order.bind(54), key="two") as other:
+        other.schedule(close_order, 55, delay="1h")
+    other.cancel(reason="wrong")
+    world.run()
+    world.fold()
+    BatchLoop().poll()
+    assert (batch.state, other.state, delayq.get_batch(key="one").then is None) == ("succeeded", "cancelled", False)
+
+
 def serves(world: World) -> None:
     """All loops of a process that keeps records."""
     service = Service(stores.places, conf.get(), conf.get().queues.values())
@@ -392,6 +406,7 @@ STORED: dict[str, Any] = {"prefix": PREFIX}
 WORKER = "a worker under a wrong clock"  # see test_real_workers.py
 
 LOOPS: dict[str, Act | str] = {
+    "BatchLoop": batches,
     "BringInLoop": parts(BringInLoop, "far", **STORED),
     "CommitRequestLoop": commits,
     "MirrorLoop": runs,
@@ -445,6 +460,8 @@ CALLS: dict[str, Act] = {
     "get": gets,
     "lock": locks,
     "once": runs,
+    "batch": batches,
+    "get_batch": batches,
     "current": runs,
     "deliver": delivers,
     "offer": offers,

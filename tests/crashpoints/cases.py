@@ -21,6 +21,7 @@ KINDS: Final = (
     "redis",
     "once-redis",
 )
+NEXT_JOBS: Final = ("then", "batch")  # kinds besides, for the points at which a next job is written or published
 WITHOUT_ROWS: Final = ("redis", "once-redis")
 ONCE: Final = ("once", "once-redis")  # a second call of the same key and period
 DURABLE: Final = tuple(kind for kind in KINDS if kind not in WITHOUT_ROWS)  # where it is a row that is pushed, or brought back
@@ -66,6 +67,7 @@ POINTS: Final = (
     Point("producer.asked", "web", reply=True, operations=("schedule", *CHANGES)),
     Point("publish.bring_back", "web", kinds=FEW, operations=("revive",)),
     Point("publish.brought_back", "web", reply=True, kinds=FEW, operations=("revive",)),
+    Point("batches.create", "web", kinds=("batch",)),
     Point("outbox.tell", "web", kinds=FEW, operations=TOLD),
     Point("outbox.tell_commit", "web", kinds=FEW, operations=TOLD),
     Point("outbox.told", "web", kinds=FEW, operations=TOLD),
@@ -141,6 +143,11 @@ POINTS: Final = (
     Point("mirror.fold", reply=True),
     Point("mirror.commit"),
     Point("mirror.committed"),
+    Point("mirror.commit", kinds=NEXT_JOBS),
+    Point("mirror.committed", kinds=NEXT_JOBS),
+    Point("follow_ups.write", kinds=("then",)),
+    Point("batches.end", kinds=("batch",)),
+    Point("batches.ended", kinds=("batch",)),
     Point("mirror.trim"),
     Point("mirror.trimmed", reply=True),
     Point("mirror.tidy"),
@@ -169,6 +176,9 @@ POINTS: Final = (
     Point("adopter.adopted", "wiped", kinds=DURABLE, reply=True),
     Point("relay.publish", "unpublished", kinds=DURABLE),
     Point("relay.published", "unpublished", kinds=DURABLE, reply=True),
+    Point("relay.publish", kinds=NEXT_JOBS),
+    Point("relay.published", kinds=NEXT_JOBS, reply=True),
+    Point("restore.ended", "wiped", kinds=NEXT_JOBS),
     Point("relay.saved", "unpublished", kinds=DURABLE),
     Point("relay.save", "untold", kinds=FEW),
     Point("relay.give_up", "broken", kinds=FEW),

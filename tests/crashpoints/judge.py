@@ -86,7 +86,7 @@ def _settle_calls(case: Case, history: History) -> None:
     """The position where the call of this case broke off is known."""
     for op in history.ops.values():
         if op.given.get("operation") == "schedule":
-            if case.point.name in ("producer.commit", "producer.took_key") and not case.freezes:
+            if case.point.name in ("producer.commit", "producer.took_key", "batches.create") and not case.freezes:
                 op.answer = "rolled"
             elif op.answer == "unknown" and case.point.name not in ASKED_FIRST:
                 op.answer = "committed"

@@ -102,6 +102,15 @@ UNMARKED = {
         "give_up": "a person asks for it, and asks again",
     },
     "producer/outbox/declarations.py": {"note": "notes of what is declared, made anew each minute"},
+    "producer/outbox/follow_ups.py": {
+        "write": "within the transaction of its caller",
+        "succeed": "the same, or `end_committed` has the failpoints",
+        "await_end": "a note that is missing delays the next job until the relay looks",
+    },
+    "producer/outbox/batches.py": {
+        "create": "within the transaction of its caller; its failpoint is before the commit of that",
+        "prune": "one statement, and the next look finds the rest",
+    },
     "producer/outbox/pauses.py": {
         "again": "a lock that changes nothing",
         "_row": "a row that nobody sends is sent by `PauseLoop`; tests/mirror/test_pauses_of_words.py plays that. Sent again, it "

@@ -25,7 +25,8 @@ from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.places import Places
 from tests.app import tasks
 from tests.app.record import own
-from tests.crashpoints.cases import ONCE, Case
+from tests.crashpoints.cases import NEXT_JOBS, ONCE, Case
+from tests.laws.history import NEXT
 
 FAR = 600.0  # seconds; nothing comes due by itself while a case lasts
 SOON = 0.2
@@ -291,6 +292,8 @@ class Web:
             work = tasks.long.using(delay=self.soon)
             seconds = (self.seconds, self.seconds, *[0.02] * (BULK - 2))
             return delayq.schedule_many([work.bind(self.op, each) for each in seconds])
+        if self.case.kind in NEXT_JOBS:
+            return self._schedule_with_next()
         if self.case.kind == "keyed":
             work = tasks.long.using(delay=self.soon, key="order")
             return [work.schedule(self.op, self.seconds), work.schedule(self.op, self.seconds)]
@@ -298,6 +301,14 @@ class Web:
             work = tasks.long.using(delay=self.soon, durability=DURABILITY[self.case.kind], **KEYED[self.case.kind])
             return [work.schedule(self.op, self.seconds), work.schedule(self.op, self.seconds)]
         return [self._work(self.soon)]
+
+    def _schedule_with_next(self) -> list[Any]:
+        op, work, next_job = self.op, tasks.long.using(delay=self.soon), tasks.long.bind(self.op + NEXT, 0.1)
+        own(self.folder, "web").write(op=op + NEXT, say="invoked", what="schedule", operation="next", delay=0)
+        if self.case.kind == "then":
+            return [work.using(then=next_job).schedule(op, self.seconds)]
+        with delayq.batch(next_job, key=op) as batch:
+            return batch.schedule_many(work.bind(op, self.seconds) for _ in range(3))
 
     def _reschedule(self, job: Any) -> Callable[[], Any]:
         return lambda: job.reschedule(delay=SOON)

@@ -36,6 +36,7 @@ VOLATILE = "redis"  # the queue of redis durability: what is lost of it has no r
 MOVING = ("fail over by hand", "move slot", "half a move", "move slot at once")  # to another server, with all that Redis has
 # Tasks of tests/app that can end in nothing but a failure, and the effects that others leave.
 HOPELESS = ("hopeless", "deaf")
+NEXT = ">"  # ends the operation of a follow-up; before it is that of its job, or of the members of its batch
 STEPS = {"atomic": ("",), "stepwise": ("reserve", "charge")}
 
 
@@ -60,13 +61,14 @@ class Sees(Flag):
     DATES = auto()  # the earliest and the latest moments in the tables
     ANSWERS = auto()  # the queries of tasks, and the database's answers
     CLAIMS = auto()  # every claim of a job with a rate
+    BATCHES = auto()  # the batches and follow-ups of the tables
     CALENDAR = auto()  # schedules: what the code declares, ticks, turns, and the passes of the loops
 
 
 NOTHING = Sees(0)
 MODEL = Sees.QUEUES | Sees.CHANGES | Sees.STORY | Sees.SCRIPT
 WITNESS = Sees.QUEUES | Sees.CHANGES | Sees.STORY | Sees.CLAIMS
-_LEFT = Sees.QUEUES | Sees.ROWS | Sees.REDIS | Sees.BELONGINGS | Sees.EFFECTS | Sees.OPERATIONS
+_LEFT = Sees.QUEUES | Sees.ROWS | Sees.REDIS | Sees.BELONGINGS | Sees.EFFECTS | Sees.OPERATIONS | Sees.BATCHES
 _ENDED = _LEFT | Sees.CALLS | Sees.RUNS | Sees.LEDGER | Sees.ANSWERS
 CRASHPOINTS = _ENDED | Sees.FATES
 CAMPAIGN = _ENDED | Sees.ACTS | Sees.CALENDAR | Sees.DATES | Sees.SITES
@@ -184,11 +186,26 @@ class Row:
     durable: bool = True
     error: str = ""
     holder: str = ""  # the job that it was merged into, or replaced by
+    batch: str = ""
+    follow_up: str = ""  # the stored job, and then its id
 
     @property
     def merged(self) -> bool:
         """Whether it gave way to the holder of its key."""
         return self.state == "cancelled" and self.error.startswith("key held by")
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchLeft:
+    """A batch. `key`: the operation of its members; `counts`: succeeded, failed, cancelled."""
+
+    id: str
+    key: str
+    waits_for: str
+    over: bool
+    cancelled: bool = False
+    next_job: str = ""
+    counts: tuple[int, int, int] = (0, 0, 0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -205,6 +222,7 @@ class Final:
     acts: list[tuple[str, str, str]] = field(default_factory=list)
     effects: list[tuple[str, str, str]] = field(default_factory=list)
     operations: list[tuple[str, int, dict[str, int]]] = field(default_factory=list)
+    batches: list[BatchLeft] = field(default_factory=list)
     orphans: list[tuple[str, str]] = field(default_factory=list)
     queues: dict[str, Dump] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)
@@ -303,7 +321,7 @@ class History:
         for _, job, actor in self.final.acts:
             acted = self.ops.get(actor)
             followed = acted is not None and acted.what == "cancel" and acted.given["job"] != job  # it had been merged into this one
-            if acted is not None and (followed or acted.what == "cancel_key"):
+            if acted is not None and (followed or acted.what in ("cancel_key", "cancel_batch")):
                 found[job].append(acted)
         return found
 

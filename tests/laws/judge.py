@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from tests.laws import of_jobs, of_keys, of_limits, of_names, of_pauses, of_queues, of_surroundings, of_ticks
+from tests.laws import of_batches, of_jobs, of_keys, of_limits, of_names, of_pauses, of_queues, of_surroundings, of_ticks
 from tests.laws.history import History, Sees
 from tests.laws.law import LAWS, Law
 
-BOOKS = (of_queues, of_jobs, of_keys, of_names, of_limits, of_pauses, of_ticks, of_surroundings)  # their functions enter LAWS
+# Their functions enter LAWS.
+BOOKS = (of_queues, of_jobs, of_keys, of_names, of_limits, of_pauses, of_ticks, of_batches, of_surroundings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,8 +97,10 @@ def every_cancel_has_a_cause(history: History) -> Findings:
 
 
 def _may_be_cancelled(history: History, row: Row) -> bool:
-    if any(op.what in ("cancel", "cancel_key") for op in history.changes.get(row.id, ())):
+    if any(op.what in ("cancel", "cancel_key", "cancel_batch") for op in history.changes.get(row.id, ())):
         return True
+    if any(batch.cancelled for batch in history.final.batches if batch.id == row.batch):
+        return True  # Redis may have lost the event with the actor
     op = history.scheduled_by.get(row.id)
     rivals = history.by_key[row.queue, row.key] if row.key else []
     merged = [id for id, other in history.rows.items() if other.holder == row.id]

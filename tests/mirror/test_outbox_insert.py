@@ -14,6 +14,7 @@ from django_delayq import clock, codec, ids
 from django_delayq.models import Job, JSONText, database
 from django_delayq.producer.outbox import far_rows, rows
 from django_delayq.producer.outbox.far_rows import far_key
+from django_delayq.producer.outbox.shapes import packed, unpacked
 from django_delayq.store.scripts.record import JobRecord, ScheduleItem
 
 PAYLOADS = [
@@ -33,7 +34,8 @@ PAYLOADS = [
 
 
 def items() -> list[ScheduleItem]:
-    return [
+    """Two of them have a follow-up, and one of these has a follow-up of its own."""
+    found = [
         ScheduleItem.of(
             JobRecord(
                 id=ids.new(),
@@ -53,6 +55,8 @@ def items() -> list[ScheduleItem]:
         for place, payload in enumerate(PAYLOADS)
         for band, priority in (("low", -7), ("normal", 0), ("high", 2**31 - 1))
     ]
+    found[4].then, found[5].then = found[0], found[4]
+    return found
 
 
 def columns(job: Job) -> dict[str, object]:
@@ -64,7 +68,8 @@ def columns(job: Job) -> dict[str, object]:
 
 def row_of(item: ScheduleItem) -> Job:
     date = clock.from_ms(item.due_ms)
-    row = rows.new_row(item, item.queue, date, priority=item.priority, on_conflict=item.on_conflict)
+    then = None if item.then is None else packed(item.then)
+    row = rows.new_row(item, item.queue, date, priority=item.priority, on_conflict=item.on_conflict, follow_up=then)
     return rows.model_of(row)
 
 
@@ -99,6 +104,14 @@ def test_a_far_row_with_a_key_is_such_a_row_too():
         found = columns(Job.objects.get(pk=item.id))
         assert found.pop("far_key") == far_key("orders", item.key)
         assert found == {name: value for name, value in {**columns(row_of(item)), "far": True}.items() if name != "far_key"}
+
+
+def test_a_follow_up_is_the_same_job_later():
+    for item in items():
+        if item.payload.startswith(b"["):
+            later = unpacked(json.loads(json.dumps(packed(item))), "seed", 1)
+            assert packed(later) == packed(item)
+            assert (later.band, later.durable, later.encode()) == (item.band, True, item.encode())
 
 
 @pytest.mark.django_db(transaction=True)
@@ -137,7 +150,7 @@ def test_when_a_row_was_written_and_when_its_delay_ends_says_the_database(count,
 
 def test_no_column_is_forgotten():
     """A new column must be given a value here too."""
-    assert {*rows.GIVEN, *rows.FAR, rows.FAR_KEY, rows.PARTITION} == {field.column for field in Job._meta.concrete_fields}
+    assert {*rows.GIVEN, *rows.FAR, rows.FAR_KEY, *rows.RARE, "awaited"} == {field.column for field in Job._meta.concrete_fields}
 
 
 @pytest.mark.django_db(transaction=True)

@@ -15,7 +15,7 @@ from django_delayq.console import masking
 from django_delayq.exceptions import PayloadError
 from django_delayq.management.commands.delayq_worker import Command
 from django_delayq.mirror.database_errors import Unfoldable
-from django_delayq.mirror.fold import Batch, ids_of
+from django_delayq.mirror.fold import EventBatch, ids_of
 from django_delayq.states import EventKind
 from django_delayq.store.scripts import decode, events
 from django_delayq.store.scripts.record import JobRecord
@@ -133,7 +133,7 @@ values = st.tuples(st.sampled_from([ID, "no id", ""]), st.lists(words, max_size=
 def test_an_entry_is_folded_or_refused(pairs, audit):
     raw = [part for kind, value in pairs for part in (kind.encode("utf-8", "replace"), value)]
     entry = events._entry(b"1700000000000-0", raw)
-    batch = Batch(queue="orders", partition=0, audit=audit, jobs={}, attempts={}, records={})
+    batch = EventBatch(queue="orders", partition=0, audit=audit, jobs={}, attempts={}, records={})
     ids_of([entry])
     try:
         batch.fold(entry)

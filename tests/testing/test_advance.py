@@ -49,6 +49,13 @@ def test_what_falls_due_runs_and_its_row_says_so(delayq):
     assert Job.objects.get(pk=job.id).state == "succeeded"
 
 
+def test_the_follow_up_of_a_success_runs_when_it_is_due(delayq):
+    schedule(settle_cart, 7, delay="30m", then=settle_cart.using(delay="30m").bind(8))
+    assert [ran.args for ran in delayq.advance("30m")] == [[7]]
+    delayq.assert_scheduled(settle_cart, args=[8], delay="30m")
+    assert [ran.args for ran in delayq.advance("30m")] == [[8]]
+
+
 def test_a_held_job_is_scheduled_with_its_date_and_runs_when_its_pause_ends(delayq):
     schedule(settle_cart, 7, delay="10m")
     (before,) = delayq.scheduled()

@@ -54,6 +54,13 @@ def test_at_a_commit_its_error_is_logged_and_the_hooks_that_follow_run(caplog):
     assert "RuntimeError: the bank is closed" in caplog.text
 
 
+def test_the_follow_up_of_a_success_runs_too():
+    django_delayq.schedule(settle_cart, 1, then=settle_cart.using(delay="1h").bind(2))
+    with pytest.raises(RuntimeError):
+        django_delayq.schedule(fail_twice, 3, then=settle_cart.bind(4))
+    assert [number for _, number, _ in SEEN] == [1, 2, 3]
+
+
 def test_many_run_in_their_order():
     django_delayq.schedule_many(settle_cart.bind(n) for n in range(3))
     assert [seen[1] for seen in SEEN] == [0, 1, 2]

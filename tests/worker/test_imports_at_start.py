@@ -49,7 +49,7 @@ WEB = {
         "name_format options outbox publish put put_back queues schedule stores task "
         "worker_modules"
     ),
-    "producer.outbox": "agreed_clock far_rows jobs pauses period_keys requests rows shapes",
+    "producer.outbox": "agreed_clock far_rows follow_ups jobs pauses period_keys requests rows shapes",
     "store": "keys connection reads scripts",
     "store.connection": ("address commands connection_options embedded error_replies link places sentinels wake"),
     "store.reads": "reach",
@@ -92,6 +92,8 @@ def test_a_web_process_has_no_other_modules_in_memory_than_these():
     [
         "checks",
         "findings",
+        "producer.batch",
+        "producer.outbox.batches",
         "store.connection.cluster",
         "store.reads.figures",
         "store.reads.inspector",

@@ -51,7 +51,7 @@ def keep(queues: list[str]) -> list[Any]:
     return [process for process, _ in made]
 
 
-COMMON = ["operations", "prune of operations", "prune of ticks", "changes at commits", "pauses", "schedules"]
+COMMON = ["operations", "prune of operations", "prune of ticks", "batches", "changes at commits", "pauses", "schedules"]
 
 
 def test_on_one_server_one_process_does_all(kept):

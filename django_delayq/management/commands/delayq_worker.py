@@ -32,7 +32,7 @@ from django_delayq.mirror.checkpoint import note_refused
 from django_delayq.mirror.database_connections import THREADS, hooks, narrow_pools
 from django_delayq.models import database
 from django_delayq.periodic import overlap
-from django_delayq.producer import carriers, job
+from django_delayq.producer import batch, carriers, job  # noqa: F401  # batch: loaded before the fork
 from django_delayq.producer.task import registry
 from django_delayq.store.connection import cluster  # noqa: F401  # a web process loads it when asked, a worker before it forks
 from django_delayq.store.connection.address import RedisSpec

@@ -12,6 +12,7 @@ from django_delayq.exceptions import ConfigError
 
 if TYPE_CHECKING:
     from django_delayq.producer.outbox import far_rows as far_rows
+    from django_delayq.producer.outbox import follow_ups as follow_ups
     from django_delayq.producer.outbox import jobs as jobs
     from django_delayq.producer.outbox import pauses as pauses
     from django_delayq.producer.outbox import period_keys as period_keys
@@ -23,7 +24,7 @@ installed = False  # whether the app is installed
 def load() -> None:
     """Loads the modules that need the models. The app calls this when it is ready."""
     global installed
-    from django_delayq.producer.outbox import far_rows, jobs, pauses, period_keys, requests  # noqa: F401
+    from django_delayq.producer.outbox import far_rows, follow_ups, jobs, pauses, period_keys, requests  # noqa: F401
 
     installed = True
 

@@ -16,7 +16,7 @@ from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.models import SUCCEEDED_HERE, UNENDED, UNPUBLISHED, UNRESOLVED, Checkpoint, CommitRequest, Event, Job, Step, database
 from django_delayq.models.database import FixedQuery, Placeholder
-from django_delayq.producer.outbox import requests, rows
+from django_delayq.producer.outbox import follow_ups, requests, rows
 from django_delayq.producer.outbox.rows import REQUEUE_ASKED
 from django_delayq.producer.outbox.rows import insert as insert
 from django_delayq.producer.outbox.shapes import RowUpdate, StoredJob, WaitingRow
@@ -163,7 +163,7 @@ def apply_all(changes: Sequence[tuple[StoredJob, RowUpdate]]) -> list[bool]:
             same = [(row, told) for row, told in free if told.kind == kind]
             for batch in (same[start : start + ENDED] for start in range(0, len(same), ENDED)):
                 dates = {row.record.id: clock.from_ms(told.run_at_ms) for row, told in batch}
-                run_at = _each("run_at", dates) if kind == EventKind.RESCHEDULED else None
+                run_at = rows.each("run_at", dates) if kind == EventKind.RESCHEDULED else None
                 Job.objects.filter(pk__in=list(dates)).update(**changed_values(kind, run_at, batch[0][1].reason))
             _note(same)
     done = {row.record.id for row, _ in free}
@@ -203,17 +203,13 @@ def end_committed(among: Any) -> None:
     steps = Step.objects.filter(job_id=OuterRef("pk"), name=WHOLE)
     rows = among.filter(Exists(steps), state__in=UNFINISHED, settled="")
     failpoint("restore.end")
-    rows.update(
-        state=State.SUCCEEDED.value,
-        settled=Subquery(steps.values("fence")),
-        published=Coalesce("published", Subquery(steps.values("at"))),  # the job has run, so Redis had it
-        finished_at=Subquery(steps.values("at")),
-        result=Subquery(steps.values("result")),
-        error="",
-        fingerprint="",
-        cancel_requested=False,
-        ending=None,
-    )
+    values = {
+        "settled": Subquery(steps.values("fence")),
+        "published": Coalesce("published", Subquery(steps.values("at"))),  # the job has run, so Redis had it
+        "finished_at": Subquery(steps.values("at")),
+        "result": Subquery(steps.values("result")),
+    }
+    follow_ups.succeed(rows, {**values, "error": "", "fingerprint": "", "cancel_requested": False, "ending": None})
     failpoint("restore.ended")
 
 
@@ -237,8 +233,8 @@ def end(ending: EndingKind, holders: Mapping[UUID, UUID | None]) -> None:
             state=State.CANCELLED.value,
             finished_at=database.ago(),
             ending=ending.value,
-            merged_into=_each("merged_into", dict(batch)),
-            error=_each("error", {job: rows.displaced(ending, holder) for job, holder in batch}),
+            merged_into=rows.each("merged_into", dict(batch)),
+            error=rows.each("error", {job: rows.displaced(ending, holder) for job, holder in batch}),
         )
         failpoint("outbox.ended")
 
@@ -277,6 +273,7 @@ def resolve(queue: str, partition: int, jobs: Collection[UUID], state: State, ac
             detail: Any = {"state": state.value}
             events = [rows.event_of(job, queue, RESOLVED, actor, reason, detail) for job in found]
             Event.objects.bulk_create(events, ignore_conflicts=True)
+            follow_ups.write(list(found))
     return found
 
 
@@ -340,13 +337,6 @@ def changed_values(kind: str, run_at: datetime | Case | None, reason: str) -> di
         return {"cancel_requested": True}
     waits = Case(When(state=State.RUNNING.value, then=Value(State.SCHEDULED.value)), default=F("state"))  # now waiting, says Redis
     return {"run_at": run_at, "delay_ms": None, "state": waits}
-
-
-def _each(column: str, values: Mapping[UUID, Any]) -> Case:
-    """Sets a separate value in each row. The column is the default, because PostgreSQL takes the type from it."""
-    field: Any = Job._meta.get_field(column)
-    whens = [When(pk=job, then=Value(value, output_field=field)) for job, value in values.items()]
-    return Case(*whens, default=F(column), output_field=field)
 
 
 def _unconfirmed(with_requests: bool) -> QuerySet[Job, tuple[Any, ...]]:

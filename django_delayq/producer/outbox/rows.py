@@ -12,11 +12,13 @@ from uuid import UUID
 
 from django.db import DatabaseError
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Case, F, Value, When
 
 from django_delayq import clock, codec, ids
 from django_delayq.exceptions import DelayqError, PayloadError
 from django_delayq.logger import lacks_migrations
 from django_delayq.models import Event, Job, JSONText, database
+from django_delayq.producer.outbox.shapes import packed
 from django_delayq.states import FAIL_CLASS, AttemptOutcome, EndingKind, State
 from django_delayq.store.scripts.record import JobRecord, ScheduleItem, band_of
 from django_delayq.text import clean as clean
@@ -61,6 +63,9 @@ class JobRow:
     ending: str | None = None
     merged_into: UUID | None = None
     asked: int | None = None
+    follow_up: Any = None
+    batch: UUID | None = None
+    awaited: bool = False
     task: str = STUB
     args: Any = NO_LIST
     kwargs: Any = NO_DICT
@@ -256,6 +261,13 @@ def record_of(job: Job | UnfinishedRow, *, payload: bool = True) -> JobRecord:
     )
 
 
+def each(column: str, values: Mapping[UUID, Any]) -> Case:
+    """An expression that sets a separate value in each row. The column is the default, because PostgreSQL takes the type from it."""
+    field: Any = Job._meta.get_field(column)
+    whens = [When(pk=job, then=Value(value, output_field=field)) for job, value in values.items()]
+    return Case(*whens, default=F(column), output_field=field)
+
+
 def hindered(error: Exception | None) -> dict[str, Any]:
     """The problem of a row: the code and the fields of the error, for `console.wording.format_error`. None: there is no problem."""
     if error is None:
@@ -307,11 +319,18 @@ SAME: Final = {
 }
 FAR: Final = {**SAME, "far": "TRUE"}  # near rows leave these two columns out; far_key is NULL except for far rows with a key
 FAR_KEY: Final = "far_key"
-PARTITION: Final = "partition"
+# Columns that a statement leaves out if all its rows have their defaults. The functions return the value of an item.
+Rare = tuple[str, ...]
+RARE: Final[Mapping[str, Callable[[ScheduleItem], Any]]] = {
+    "partition": lambda item: ids.partition(item.id),
+    "follow_up": lambda item: None if item.then is None else _json(packed(item.then)),
+    "batch": attrgetter("batch"),
+}
 COPIED: Final = 20  # the number of rows from which COPY saves more than the permission check costs
 CASTS: Final = {
     "id": "uuid",
     "partition": "smallint",
+    "batch": "uuid",
     "priority": "integer",
     "run_at": "timestamptz",
     "created_at": "timestamptz",
@@ -338,28 +357,28 @@ def insert(items: Sequence[ScheduleItem], *, far: bool = False) -> None:
         Job.objects.bulk_create([model_of(_new_row(item, now, far)) for item in items])
         return
     try:
-        split = _split(items)
+        rare = _rare(items)
         with connection.cursor() as cursor:
             if vendor == "postgresql" and len(items) > 1:
                 began = _may_copy(cursor, connection) if len(items) >= COPIED else None
                 if began is not None:
-                    _copy(items, cursor, connection, began, far, split)
+                    _copy(items, cursor, connection, began, far, rare)
                 else:
                     # One JSON parameter: a driver takes longer to put 3,000 values into a statement than the server takes to read this
                     # one.
-                    values = [_row(item, str, datetime.isoformat, split) for item in items]
-                    cursor.execute(_from_json(far, split), [codec.dumps(values).decode()])
+                    values = [_row(item, str, datetime.isoformat, rare) for item in items]
+                    cursor.execute(_from_json(far, rare), [codec.dumps(values).decode()])
                 return
             moment = connection.ops.adapt_datetimefield_value
             uuid = _id_writer(connection)
             if vendor == "sqlite":  # no parameter limit is reached, and the statement is prepared once
-                cursor.executemany(_statement(vendor, 1, far, split), list(_dated(items, uuid, moment, database.now(), split)))
+                cursor.executemany(_statement(vendor, 1, far, rare), list(_dated(items, uuid, moment, database.now(), rare)))
             elif vendor == "mysql" and connection.timezone_name != "UTC":
-                table = list(_dated(items, uuid, moment, database.now(), split))
-                cursor.execute(_statement("", len(table), far, split), [value for row in table for value in row])
+                table = list(_dated(items, uuid, moment, database.now(), rare))
+                cursor.execute(_statement("", len(table), far, rare), [value for row in table for value in row])
             else:
-                table = [_row(item, uuid, moment, split) for item in items]
-                cursor.execute(_statement(vendor, len(table), far, split), [value for row in table for value in row])
+                table = [_row(item, uuid, moment, rare) for item in items]
+                cursor.execute(_statement(vendor, len(table), far, rare), [value for row in table for value in row])
     except DatabaseError as error:
         if lacks_migrations(error):
             error.add_note("The database does not have all tables of delayq. Run manage.py migrate.")
@@ -373,9 +392,9 @@ def insert_keyed(item: ScheduleItem, far_key: str, connection: BaseDatabaseWrapp
     moment = connection.ops.adapt_datetimefield_value
     uuid = _id_writer(connection)
     with connection.cursor() as cursor:
-        split = _split([item])
-        [row] = _dated([item], uuid, moment, database.now(), split)
-        cursor.execute(_keyed_statement(connection.vendor, split), [far_key, *row])
+        rare = _rare([item])
+        [row] = _dated([item], uuid, moment, database.now(), rare)
+        cursor.execute(_keyed_statement(connection.vendor, rare), [far_key, *row])
         return bool(cursor.rowcount)
 
 
@@ -383,9 +402,12 @@ def _id_writer(connection: BaseDatabaseWrapper) -> Callable[[UUID], Any]:
     return (lambda id: id) if connection.features.has_native_uuid_field else attrgetter("hex")
 
 
-def _split(items: Sequence[ScheduleItem]) -> bool:
-    """Whether the statement names the partition column. It does not if all rows are in partition 0, the default."""
-    return any(ids.partition(item.id) for item in items)
+def _rare(items: Sequence[ScheduleItem]) -> tuple[str, ...]:
+    """The columns of `RARE` that the statement names."""
+    found = ["partition"] if any(ids.partition(item.id) for item in items) else []
+    found += ["follow_up"] if any(item.then is not None for item in items) else []
+    found += ["batch"] if any(item.batch is not None for item in items) else []
+    return tuple(found)
 
 
 def _new_row(item: ScheduleItem, now: datetime, far: bool) -> JobRow:
@@ -398,6 +420,8 @@ def _new_row(item: ScheduleItem, now: datetime, far: bool) -> JobRow:
         delay_ms=item.delay_ms,
         created_at=now,
         far=far,
+        follow_up=None if item.then is None else packed(item.then),
+        batch=item.batch,
     )
 
 
@@ -412,17 +436,17 @@ def _may_copy(cursor: Any, connection: BaseDatabaseWrapper) -> datetime | None:
     return None if active else now
 
 
-def _copy(items: Sequence[ScheduleItem], cursor: Any, connection: BaseDatabaseWrapper, now: datetime, far: bool, split: bool) -> None:
+def _copy(items: Sequence[ScheduleItem], cursor: Any, connection: BaseDatabaseWrapper, now: datetime, far: bool, rare: Rare) -> None:
     connection.validate_no_broken_transaction()  # every statement of Django does this
-    with connection.wrap_database_errors, cursor.copy(_copied(far, split)) as rows_in:
+    with connection.wrap_database_errors, cursor.copy(_copied(far, rare)) as rows_in:
         same = tuple(_copied_values(far).values())
-        for row in _dated(items, str, lambda moment: moment, now, split):
+        for row in _dated(items, str, lambda moment: moment, now, rare):
             rows_in.write_row((*row, *same))
 
 
-def _row(item: ScheduleItem, uuid: Callable[[UUID], Any], moment: Callable[[datetime], Any], split: bool) -> tuple[Any, ...]:
-    """The values of the columns `GIVEN` up to `delay_ms`, then the given date, then the delay once more. With `split`, the partition
-    comes first.
+def _row(item: ScheduleItem, uuid: Callable[[UUID], Any], moment: Callable[[datetime], Any], rare: Rare) -> tuple[Any, ...]:
+    """The values of the columns `GIVEN` up to `delay_ms`, then the given date, then the delay once more. The `rare` columns come
+    first.
     """
     args, kwargs, options, error = texts(item)
     row = (
@@ -443,51 +467,51 @@ def _row(item: ScheduleItem, uuid: Callable[[UUID], Any], moment: Callable[[date
         moment(clock.from_ms(item.due_ms or 0)) if item.delay_ms is None else None,
         item.delay_ms,
     )
-    return (ids.partition(item.id), *row) if split else row
+    return (*[uuid(value) if type(value := RARE[name](item)) is UUID else value for name in rare], *row) if rare else row
 
 
 def _dated(
-    items: Sequence[ScheduleItem], uuid: Callable[[UUID], Any], moment: Callable[[datetime], Any], now: datetime, split: bool
+    items: Sequence[ScheduleItem], uuid: Callable[[UUID], Any], moment: Callable[[datetime], Any], now: datetime, rare: Rare
 ) -> Iterator[tuple[Any, ...]]:
     """The values of the columns `GIVEN`, with the database's current time."""
     written = moment(now)
     for item in items:
-        row = _row(item, uuid, moment, split)
+        row = _row(item, uuid, moment, rare)
         delay_ms = row[-1]
         date = row[-2] if delay_ms is None else moment(database.later(now, delay_ms))
         yield (*row[:-2], written, date)
 
 
 @lru_cache(maxsize=256)
-def _statement(vendor: str, count: int, far: bool, split: bool) -> str:
+def _statement(vendor: str, count: int, far: bool, rare: Rare) -> str:
     same = FAR if far else SAME
-    marks = ["%s"] * (split + len(GIVEN) - 2)
+    marks = ["%s"] * (len(rare) + len(GIVEN) - 2)
     marks.append(BY_THE_DATABASE.get(vendor, "{date}, {delay}").format(date="%s", delay="%s"))
     row = f"({', '.join((*marks, *same.values()))})"
-    return f"INSERT INTO {_target(vendor, same, split)} VALUES {', '.join([row] * count)}"
+    return f"INSERT INTO {_target(vendor, same, rare)} VALUES {', '.join([row] * count)}"
 
 
 @cache
-def _keyed_statement(vendor: str, split: bool) -> str:
+def _keyed_statement(vendor: str, rare: Rare) -> str:
     ours = "" if vendor == "mysql" else " ON CONFLICT DO NOTHING"
-    values = ", ".join(["%s"] * (1 + split + len(GIVEN)) + list(FAR.values()))
-    return f"INSERT INTO {_target(vendor, FAR, split, FAR_KEY)} VALUES ({values}){ours}"
+    values = ", ".join(["%s"] * (1 + len(rare) + len(GIVEN)) + list(FAR.values()))
+    return f"INSERT INTO {_target(vendor, FAR, rare, FAR_KEY)} VALUES ({values}){ours}"
 
 
 @cache
-def _from_json(far: bool, split: bool) -> str:
+def _from_json(far: bool, rare: Rare) -> str:
     """Each row is an array: objects would repeat the names in every row."""
-    same, names = FAR if far else SAME, ((PARTITION,) if split else ()) + GIVEN
+    same, names = FAR if far else SAME, (*rare, *GIVEN)
     *columns, date, delay = range(len(names))
     given = [f"(each->>{place})::{CASTS[names[place]]}" if names[place] in CASTS else f"each->>{place}" for place in columns]
     dates = BY_THE_DATABASE["postgresql"].format(date=f"(each->>{date})::timestamptz", delay=f"(each->>{delay})::bigint")
     values = ", ".join((*given, dates, *same.values()))
-    return f"INSERT INTO {_target('postgresql', same, split)} SELECT {values} FROM json_array_elements(%s::json) AS each"
+    return f"INSERT INTO {_target('postgresql', same, rare)} SELECT {values} FROM json_array_elements(%s::json) AS each"
 
 
 @cache
-def _copied(far: bool, split: bool) -> str:
-    return f"COPY {_target('postgresql', _copied_values(far), split)} FROM STDIN"
+def _copied(far: bool, rare: Rare) -> str:
+    return f"COPY {_target('postgresql', _copied_values(far), rare)} FROM STDIN"
 
 
 @cache
@@ -496,7 +520,7 @@ def _copied_values(far: bool) -> Mapping[str, str]:
     return {name: text.strip("'") for name, text in (FAR if far else SAME).items() if text != "NULL"}
 
 
-def _target(vendor: str, same: Iterable[str], split: bool, *first: str) -> str:
+def _target(vendor: str, same: Iterable[str], rare: Rare, *first: str) -> str:
     quote = '"' if vendor in ("postgresql", "sqlite") else "`"
-    names = ", ".join(f"{quote}{name}{quote}" for name in (*first, *((PARTITION,) if split else ()), *GIVEN, *same))
+    names = ", ".join(f"{quote}{name}{quote}" for name in (*first, *rare, *GIVEN, *same))
     return f"{quote}{Job._meta.db_table}{quote} ({names})"

@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from hashlib import sha256
-from typing import Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
+from django_delayq import ids
 from django_delayq.exceptions import DelayqError
 from django_delayq.states import UNFINISHED, State
-from django_delayq.store.scripts.record import JobRecord
+from django_delayq.store.scripts.record import JobRecord, ScheduleItem, band_of
+
+STORED: Final = ("queue", "task", "key", "priority", "max_attempts", "expires_ms", "on_conflict", "due_ms", "delay_ms")
+
+
+def packed(item: ScheduleItem) -> dict[str, Any]:
+    """A job that is not scheduled yet, as JSON. `home`: its partition."""
+    found = {name: getattr(item, name) for name in STORED}
+    then = {} if item.then is None else {"then": packed(item.then)}
+    return found | {"payload": item.payload.decode(), "home": ids.partition(item.id)} | then
+
+
+def unpacked(found: Mapping[str, Any], seed: str, at_ms: int) -> ScheduleItem:
+    """The job of `packed`. Its id is made of the seed and the time."""
+    fields: dict[str, Any] = {name: found[name] for name in STORED}
+    return ScheduleItem(
+        id=ids.derived(seed, at_ms, found["home"]),
+        payload=found["payload"].encode(),
+        band=band_of(found["priority"]),
+        then=unpacked(found["then"], seed, at_ms) if "then" in found else None,
+        **fields,
+    )
 
 
 class StoredJob(NamedTuple):

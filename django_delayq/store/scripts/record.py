@@ -321,7 +321,7 @@ class ScheduleItem(JobRecord):
     """A record to schedule. Give exactly one of `due_ms` (a date) and `delay_ms` (from Redis' now). `on_conflict`: a policy. A late
     publication adds "@" and, if there is one, the holder on which it may act. Or "replaced@" and an id, see schedule.lua. With
     `at_most`, it is a `DebouncePolicy`. `queue` and `priority` are not in the record but in the row; in the row a delay counts from the
-    database's now.
+    database's now. `then`: the job that is scheduled when this one succeeds. `batch`: its batch. Both are also only in the row.
     """
 
     due_ms: int | None = None
@@ -329,6 +329,8 @@ class ScheduleItem(JobRecord):
     on_conflict: str = "keep"
     queue: str = ""
     priority: int = 0
+    then: ScheduleItem | None = None
+    batch: UUID | None = None
 
     __eq__ = object.__eq__  # each item is compared by identity; records are compared by their fields
     __hash__ = object.__hash__
