@@ -16,7 +16,7 @@ from django.db.models import Max, Min
 
 from django_delayq import clock, ids
 from django_delayq.job_meta import scoped
-from django_delayq.models import Attempt, Event, Job, Operation, Periodic, Tick
+from django_delayq.models import Attempt, Event, Job, Operation, Pause, Periodic, Tick
 from django_delayq.models import Step as OnceStep
 from django_delayq.states import PERIODIC
 from django_delayq.store.connection.places import Places
@@ -27,7 +27,7 @@ from tests.laws.almanac import CREATED, DECLARED, ENDLESS, OFF, ON, RETIRED, Cal
 from tests.laws.history import FaultSeen, Final, History, Op, Row, Run, Sees, Step
 
 Select = Callable[[str], Sequence[tuple[Any, ...]]]
-JOB, ATTEMPT, EVENT, STEP, OPERATION = (each._meta.db_table for each in (Job, Attempt, Event, OnceStep, Operation))
+JOB, ATTEMPT, EVENT, STEP, OPERATION, PAUSE = (each._meta.db_table for each in (Job, Attempt, Event, OnceStep, Operation, Pause))
 EFFECT = "app_effect"  # of tests/app/models.py, which can be loaded in its own project only
 # Columns of a job, in the order of Row. Words after a dot need no quotes in any database.
 COLUMNS = "j.id, j.args, j.task, j.queue, j.key, j.scope, j.state, j.attempts, j.max_attempts, j.crashes, j.published, j.durable, "
@@ -59,6 +59,7 @@ def restless(select: Select, places: Places, queues: Iterable[Keys]) -> str:
     for what, count in (
         ("rows are unfinished or unpublished", f"select count(*) from {JOB} where ({unpublished} or {unfinished}) and {decided}"),
         ("operations are not finished", f"select count(*) from {OPERATION} where stage != 'finished'"),
+        ("pauses or rates are not confirmed", f"select count(*) from {PAUSE} where missing != ''"),
         ("rows should have been pruned", f"select count(*) from ({old}) as old"),
     ):
         ((found,),) = select(count)

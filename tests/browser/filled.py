@@ -24,6 +24,7 @@ from datetime import timedelta
 import django_delayq as delayq
 from django_delayq import clock
 from django_delayq.models import Attempt, Job, Operation, SetAside
+from shop.payments import pay_out
 from shop.tasks import close_order
 LONG, BIG, LINES = {LONG}, {BIG}, {LINES}
 chance = random.Random(7)
@@ -39,6 +40,10 @@ delayq.pause(
     task="shop.tasks.poll_refund", until=now + timedelta(days=1), actor="admin:admin", reason="the bank answers with errors since noon",
 )
 delayq.pause(name="partner:north", actor="cli:ann")
+delayq.set_rate("provider:north", "1/d", actor="admin:admin", reason="north allows few calls until Monday")
+delayq.set_rate("merchant:" + "坏主题" * 60, "100/m", burst=20, actor="cli:ann")
+for number in range(4):
+    keep["rated"] = str(delayq.schedule(pay_out, "north", "boats").id)
 
 TRACE = '''Traceback (most recent call last):
   File "/srv/shop/venv/lib/python3.11/site-packages/django_delayq/worker/executor.py", line 88, in call
@@ -260,6 +265,7 @@ def addresses(ids: dict[str, str]) -> dict[str, str]:
         "purge": f"{QUEUES}orders/purge/",
         "trends": f"{QUEUES}trends/?span=1d",
         "pauses": f"{QUEUES}pauses/",
+        "rates": f"{QUEUES}rates/",
         "queue": f"{QUEUES}partners/change/?span=7d",
         **({"queue-pulled": f"{QUEUES}mail/change/"} if "message" in ids else {}),
         "task": f"{JOBS}task/shop.tasks.write_5Fto_5Fpartner/?span=1d",

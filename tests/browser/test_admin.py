@@ -52,6 +52,13 @@ jobs = {{
 print(json.dumps({{name: str(job.id) for name, job in jobs.items()}}))
 """
 
+PAY_OUTS = """
+import django_delayq as delayq
+from shop.payments import pay_out
+for _ in range(3):
+    print(delayq.schedule(pay_out, "north", "boats").id)
+"""
+
 
 @pytest.fixture(scope="module")
 def jobs(example) -> dict[str, str]:
@@ -208,6 +215,41 @@ def test_a_paused_task_says_why_and_until_when_and_is_resumed(admin, jobs):
     expect(told(admin)).to_have_text(f"Resumed: {TASK}.")
     admin.goto(f"{JOBS}{jobs['waiting']}/change/")
     expect(admin.locator("#content-main")).not_to_contain_text("has been paused")
+
+
+def test_a_rate_is_set_seen_on_the_dashboard_and_reset(admin, example):
+    admin.goto(f"{QUEUES}rates/")
+    expect(admin.get_by_text("No rate is set, and no job waits for one.")).to_be_visible()
+    form = admin.locator("#content-main form").last
+    form.get_by_label("Name").fill("provider:north")
+    form.get_by_label("Rate").fill("few")
+    form.get_by_label("Reason").fill("north asks for it")
+    form.get_by_role("button", name="Set a rate").click()
+    expect(form.locator(".errorlist")).to_have_text("Enter a number and a unit, such as 100/m. The units are s, m, h and d.")
+    form.get_by_label("Rate").fill("1/d")
+    form.get_by_role("button", name="Set a rate").click()
+    expect(told(admin)).to_have_text("The rate of provider:north is 1/d. Waiting jobs: 0.")
+    row = admin.locator("#rates tbody tr")
+    expect(row).to_contain_text(["north asks for it"])
+    last = example.run(PAY_OUTS).strip().splitlines()[-1]
+
+    admin.goto(QUEUES)
+    line = admin.locator("#delayq-live .delayq-rate")
+    look_until(admin, line.filter(has_text=re.compile("1/d since .* by admin:admin · 2 jobs wait, the oldest due since")))
+    shoot(admin, "admin-dashboard-rates")
+    line.get_by_role("link", name="provider:north").click()
+    expect(row.locator("td[data-label=Waiting]")).to_have_text("2")
+    shoot(admin, "admin-rates")
+    admin.goto(f"{JOBS}{last}/change/")
+    expect(admin.locator(".delayq-why")).to_contain_text("The job is due and is waiting for the rate provider:north.")
+    expect(admin.locator("dl.delayq-facts")).to_contain_text("waits for its rate")
+    expect(admin.locator("dl.delayq-facts")).not_to_contain_text("late")
+    shoot(admin, "admin-rated-job")
+
+    admin.goto(f"{QUEUES}rates/")
+    row.get_by_role("button", name="Reset").click()
+    expect(told(admin)).to_have_text("The rate of provider:north is reset.")
+    expect(row.get_by_role("button", name="Reset")).to_have_count(0)
 
 
 def test_the_page_of_a_job_follows_it_but_takes_away_nothing_that_is_written(admin, example):

@@ -29,6 +29,7 @@ KEYED: Final = ("keyed",)  # where one job takes another in
 BEFORE: Final = ("kill", "hold", "raise:purpose")
 AFTER: Final = (*BEFORE, "lose", "hold-lose")  # where a reply of Redis has just come, it may be lost as well
 LEASE: Final = 3  # seconds
+RATED, NEW_RATE = "partner:1", "7/s"  # what `set_rate` sets
 TENTH: Final = 20  # with those of points that would have none, one case in fourteen
 
 
@@ -83,6 +84,14 @@ POINTS: Final = (
     Point("far.brought_in", "far", kinds=DURABLE),
     Point("bring_in.publish", "far", kinds=DURABLE),
     Point("bring_in.published", "far", kinds=DURABLE, reply=True),
+    Point("pauses.commit", "web", kinds=FEW, operations=("set_rate",)),
+    Point("pauses.committed", "web", kinds=FEW, operations=("set_rate",)),
+    Point("pauses.send", "web", kinds=FEW, operations=("set_rate",)),
+    Point("pauses.sent", "web", reply=True, kinds=FEW, operations=("set_rate",)),
+    Point("pauses.commit", kinds=FEW),
+    Point("pauses.committed", kinds=FEW),
+    Point("pauses.send", kinds=FEW),
+    Point("pauses.sent", reply=True, kinds=FEW),
     Point("operations.take", "operation", kinds=FEW),
     Point("operations.taken", "operation", kinds=FEW),
     Point("operations.expect", "operation", kinds=FEW),

@@ -10,11 +10,13 @@ from typing import Any
 from uuid import UUID
 
 from django_delayq import ids
+from django_delayq.job_meta import Quota
+from django_delayq.producer.outbox.pauses import DECLARED, RATE, is_rate, limit_of
 from django_delayq.store.connection.places import Places
 from django_delayq.store.keys import Keys
-from tests.app import seen
+from tests.app import seen, tasks
 from tests.app.record import lines
-from tests.crashpoints.cases import OFFERING, ONCE, Case
+from tests.crashpoints.cases import NEW_RATE, OFFERING, ONCE, RATED, Case
 from tests.laws.history import CRASHPOINTS, HOPELESS, History, Op
 from tests.laws.judge import Breach, judge
 
@@ -70,6 +72,22 @@ def offers(case: Case, folder: Path, places: Places, key: str) -> list[str]:
     there = Counter(ids.full(fields[1].decode()) for _, fields in link.execute("XRANGE", key, "-", "+"))
     wanted = Counter(UUID(id) for (id,) in select(folder, "select id from delayq_job where state = 'succeeded'"))
     return [] if there == wanted and wanted else [f"offered: {dict(there)}; succeeded: {dict(wanted)}"]
+
+
+def rates(folder: Path, places: Places, queues: Sequence[Keys]) -> list[str]:
+    """The violations in the rates: the one in the code has a row, and so has the one of a call that was answered. Redis has the same
+    ones.
+    """
+    there = dict(select(folder, f"select word, rate from {seen.PAUSE} where paused_at is not null"))
+    wanted = {f"{DECLARED}{tasks.metered.name}": tasks.metered.rated.pace.told()}
+    wanted |= {f"{RATE}{RATED}": Quota.read(NEW_RATE).told()} if parts(folder, "rate") else {}
+    wrong = [f"{word} has the rate {there.get(word)}, not {rate}" for word, rate in wanted.items() if there.get(word) != rate]
+    limits = {limit_of(word): rate for word, rate in there.items() if is_rate(word)}
+    for keys in queues:
+        flat = [one.decode() for one in places.of(keys.queue, keys.partition).execute("HGETALL", keys["limits"])]
+        found = dict(zip(flat[::2], flat[1::2], strict=True))
+        wrong += [] if found == limits else [f"{keys.queue}/{keys.partition} has the rates {found}, not {limits}"]
+    return wrong
 
 
 def periods(case: Case, folder: Path) -> list[str]:

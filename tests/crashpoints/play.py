@@ -54,6 +54,7 @@ class Play:
         try:
             yield from self._play()
             self.wrong += map(str, judge.breaches(self.case, self.folder, self.places, self.parts))
+            self.wrong += judge.rates(self.folder, self.places, self.parts)
             self.wrong += judge.periods(self.case, self.folder)
             self.wrong += judge.offers(self.case, self.folder, self.places, str(target(self.prefix)["KEY"]))
         except Trouble as trouble:

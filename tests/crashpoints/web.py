@@ -25,7 +25,7 @@ from django_delayq.store.connection.link import Link
 from django_delayq.store.connection.places import Places
 from tests.app import tasks
 from tests.app.record import own
-from tests.crashpoints.cases import ONCE, Case
+from tests.crashpoints.cases import NEW_RATE, ONCE, RATED, Case
 
 FAR = 600.0  # seconds; nothing comes due by itself while a case lasts
 SOON = 0.2
@@ -68,7 +68,7 @@ class Web:
     Besides those of the API: `withdraw` and `postpone` are a cancel and another date of a committed row that Redis does not have,
     `undo` and `redate` the same in the transaction that schedules it; `revive` is another date for a job that Redis has lost;
     `uproot` and `bring` are a cancel and another date of a far row;
-    `merge` is two jobs of a key in one transaction.
+    `merge` is two jobs of a key in one transaction; `set_rate` changes the rate of a name.
     """
 
     def __init__(self, case: Case, folder: Path, seconds: float) -> None:
@@ -94,7 +94,7 @@ class Web:
             elif operation == "revive":
                 self._lose_all()
             self._do(operation, getattr(self, f"_{operation}")(job), job.id)
-        if self.case.operation in ("withdraw", "undo", "redate", "merge"):
+        if self.case.operation in ("withdraw", "undo", "redate", "merge", "set_rate"):
             getattr(self, f"_{self.case.operation}")()
         prepare = getattr(self, f"_{self.case.point.stage}", None)
         if prepare is not None:
@@ -225,6 +225,17 @@ class Web:
                 return [tasks.long.using(delay=SOON, key="merge").schedule(self.op, self.seconds) for _ in range(2)]
 
         self._do("merge", work, delay=SOON, key="merge", queue="default")
+
+    def _set_rate(self) -> None:
+        """A person sets the rate of a name. It is no change of a job, so it is not judged as a call."""
+        failpoints.arm(f"{self.case.point.name}={self.case.action}")
+        try:
+            delayq.set_rate(RATED, NEW_RATE, actor="clerk")
+        except failpoints.FailpointError:
+            return
+        finally:
+            failpoints.arm("")
+        own(self.folder, "parts").write(part="rate", job="")
 
     def _lose_all(self) -> None:
         """All that the queue has, when the database knows it."""

@@ -16,7 +16,7 @@ from django_delayq.store.scripts.record import JobRecord
 
 BANDS: Final = ("high", "normal", "low")
 WAITING: Final = (*BANDS, "blocked")  # where jobs wait: for their date, for their name, or for the end of a pause
-ZSETS: Final = (*WAITING, "opens", "leases", "failed", "finished")
+ZSETS: Final = (*WAITING, "opens", "rates", "leases", "failed", "finished")
 HASHES: Final = (
     *("jobs", "runs", "cancels", "progress", "asks", "names", "offered", "firsts", "keys", "claims"),
     *("pauses", "limits", "meta"),
@@ -68,6 +68,7 @@ class Dump:
     low: Dates = field(default_factory=dict)
     blocked: Dates = field(default_factory=dict)
     opens: Dates = field(default_factory=dict)
+    rates: Dates = field(default_factory=dict)
     holders: list[bytes] = field(default_factory=list)
     waiters: list[bytes] = field(default_factory=list)
     leases: Dates = field(default_factory=dict)
@@ -129,7 +130,9 @@ class Dump:
     def renamed(self, name: Callable[[str], str]) -> Dump:
         """The same with other ids, without claims and bookkeeping."""
         by_id: dict[str, Any] = {
-            part: {name(id): value for id, value in getattr(self, part).items()} for part in (*ZSETS, *HASHES[:8]) if part != "opens"
+            part: {name(id): value for id, value in getattr(self, part).items()}
+            for part in (*ZSETS, *HASHES[:8])
+            if part not in ("opens", "rates")
         }
         return Dump(**by_id, keys={key: name(id) for key, id in self.keys.items()})
 

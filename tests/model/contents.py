@@ -13,7 +13,7 @@ from typing import Any, Self
 from django_delayq import ids
 from django_delayq.states import State
 from tests.laws.dump import BANDS, Dump
-from tests.model.job import Job, LastClaim, OutageGuard
+from tests.model.job import Bucket, Job, LastClaim, OutageGuard
 
 short = cache(ids.short)
 full = cache(ids.full)
@@ -46,7 +46,9 @@ class Contents:
         self.claims: dict[str, LastClaim] = {}
         self.paused: dict[str, str] = {}
         self.pauses: dict[str, str] = {}  # of words: until when, or that they were resumed, see limits.lua
-        self.opens: dict[str, int] = {}  # when the next job returns that a word holds
+        self.opens: dict[str, int] = {}  # when the next job of a line returns, which a word or a rate holds
+        self.limits: dict[str, str] = {}  # of rates: what a person has set, and of the task: what the newest code declares
+        self.rates: dict[str, float] = {}  # when all tokens of a rate are there again
         self.alive: int | None = None  # when a worker was last here
         self.run = ""  # the server on which a worker was last
         self.guard: OutageGuard | None = None
@@ -55,6 +57,9 @@ class Contents:
         self.freed: dict[str, int] = {}  # while a call lasts: how many of those that wait for a name may come next
         self.doubtful: set[str] = set()  # of these names perhaps none is free
         self.ended: list[str] = []  # while a call lasts: the lines of fair words whose turn has ended, in order
+        self.buckets: dict[str, Bucket] = {}  # while a claim lasts: the tokens of rates
+        self.came_up: dict[str, Job] = {}  # while a claim lasts: the jobs that came up for a token and were not looked at yet
+        self.waiting: set[str] = set()  # while a claim lasts: the rates of jobs that wait for a token
         self.told = False  # while a call of schedule lasts: whether its sender has asked the rows who holds the keys
         self.events: list[Happened] = []
         self.now = 0
@@ -108,6 +113,11 @@ class Contents:
         held = (job for job in self.jobs.values() if job.held == word)
         return sorted(held, key=lambda job: (BANDS.index(job.record.band), job.date, job.id))
 
+    def early(self, rate: str) -> list[Job]:
+        """The jobs that wait for a token of this rate, in the order in which they return."""
+        early = (job for job in self.jobs.values() if job.early and job.rate and job.rate.text == rate)
+        return sorted(early, key=lambda job: (BANDS.index(job.record.band), job.place, job.id))
+
     def in_force(self, word: str) -> bool:
         """Whether it is paused now."""
         value = self.pauses.get(word, "r")
@@ -120,6 +130,7 @@ class Contents:
         twin.finished, twin.claims, twin.paused = dict(self.finished), dict(self.claims), dict(self.paused)
         twin.requests, twin.offered, twin.firsts = dict(self.requests), dict(self.offered), dict(self.firsts)
         twin.pauses, twin.opens = dict(self.pauses), dict(self.opens)
+        twin.limits, twin.rates = dict(self.limits), dict(self.rates)
         return twin
 
     def noted(self) -> set[str]:
@@ -129,7 +140,7 @@ class Contents:
     def those(self, state: State) -> list[Job]:
         """The jobs in one state, earliest date first; ids decide between equal dates, as in a sorted set."""
         jobs = (job for job in self.jobs.values() if job.state is state)
-        return sorted(jobs, key=lambda job: (job.date if job.score is None else job.score, job.id))
+        return sorted(jobs, key=lambda job: (job.place, job.id))
 
     def view(self) -> Dump:
         """The data that Redis should hold."""
@@ -137,18 +148,19 @@ class Contents:
         dump.claims = {worker: claim.line() for worker, claim in self.claims.items()}
         dump.pauses = dict(self.pauses)
         dump.firsts = {id: str(date) for id, date in self.firsts.items()}
-        dump.opens = {f"\1{word}": at for word, at in self.opens.items()}
+        dump.opens, dump.limits, dump.rates = dict(self.opens), dict(self.limits), dict(self.rates)
         for id, job in self.jobs.items():
             dump.jobs[id] = job.record.encode()
             places = {State.SCHEDULED: job.record.band, State.RUNNING: "leases", State.FAILED: "failed"}
             line = f"\1{job.held}" if job.held else job.line if job.behind else job.name.text if job.blocked and job.name else ""
-            date = -job.date if job.held else job.date if job.score is None else job.score
-            getattr(dump, "blocked" if line else places[job.state])[id] = date
+            line = f"\2{job.rate.text}" if job.early and job.rate else line
+            place = int(job.place) if job.early else job.date
+            getattr(dump, "blocked" if line else places[job.state])[id] = -place if job.held or job.early else job.place
             if line:
-                dump.waiters.append(f"{line}\0{BANDS.index(job.record.band) + 1}{job.date:015d}\0{id}".encode())
+                dump.waiters.append(f"{line}\0{BANDS.index(job.record.band) + 1}{place:015d}\0{id}".encode())
             if name := job.shared:
-                fair = f"\3{name.fair}" if name.fair else ""
-                dump.names[id] = f"{name.most}:{job.turn}:{job.since}:{name.text}{fair}"
+                most, _, rest = name.told().partition(":")
+                dump.names[id] = f"{most}:{job.turn}:{job.since}:{rest}"
                 if job.ahead:
                     dump.holders.append(f"{job.line}\0{id}".encode())
                 if job.state is State.RUNNING and name.text:
@@ -185,6 +197,7 @@ class Contents:
 
     def _begin(self, now_ms: int) -> None:
         self.now, self.events, self.freed, self.doubtful, self.ended = now_ms, [], {}, set(), []
+        self.buckets, self.came_up, self.waiting = {}, {}, set()
         self.turns: dict[str, int] = {}  # of each name the next one of this call
         self.came_back = self.crowded(min)  # the job that allows more can end first
 
@@ -202,7 +215,7 @@ class Contents:
 
     def _withdraw(self, job: Job) -> None:
         """It leaves the place where it waits; it may have been the one that was to come next."""
-        job.held = ""
+        job.held, job.early = "", False
         if job.state is State.SCHEDULED and job.name:
             job.blocked = False
             self._free(job)
@@ -228,8 +241,7 @@ class Contents:
 
     def _gives_way(self, holder: Job, due: int) -> bool:
         """Whether the job with the turn is not due, and leaves it to one with an earlier date."""
-        date = holder.date if holder.score is None else holder.score
-        if date <= self.now or date <= due:
+        if holder.early or holder.place <= self.now or holder.place <= due:
             return False
         holder.ahead, holder.behind, holder.score = False, True, None
         return True
@@ -259,6 +271,7 @@ class Contents:
         """The next job of a fair word gets the turn. Those after it that are due and can be claimed by this call come up, too."""
         if self.in_turn(line):
             return
+        most = 1 if "\2" in line else most
         for number, job in enumerate(self.behind(line)[:most]):
             if number == 0:
                 self._give_turn(job, place)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from django_delayq.job_meta import SharedName, in_payload
+from django_delayq.job_meta import Rate, SharedName, in_payload
 from django_delayq.states import State
 from django_delayq.store.scripts.record import JobRecord
 
@@ -33,6 +33,7 @@ class Job:
     small: bool = False  # its run does not say that it has a key
     blocked: bool = False  # it is due, and waits for its name
     held: str = ""  # it is due, and the pause of this word holds it
+    early: bool = False  # it is due, and waits for a token of its rate
     behind: bool = False  # it waits for the turn of its fair word
     ahead: bool = False  # it has that turn
     score: float | None = None  # its place in its band, if that is not its date
@@ -49,7 +50,7 @@ class Job:
 
     @property
     def shared(self) -> SharedName | None:
-        """Its name and its fair word."""
+        """Its name, its rate and its fair word."""
         return name_in(self.record.payload)
 
     @property
@@ -60,7 +61,19 @@ class Job:
     @property
     def line(self) -> str:
         """The line of its fair word; "" without one."""
-        return f"\3{RANKS[self.record.band]}{self.shared.fair}" if self.shared and self.shared.fair else ""
+        if not self.shared or not self.shared.fair:
+            return ""
+        return f"\3{RANKS[self.record.band]}{self.shared.fair}" + (f"\2{self.rate.text}" if self.rate else "")
+
+    @property
+    def rate(self) -> Rate | None:
+        """Its rate."""
+        return self.shared.rate if self.shared else None
+
+    @property
+    def place(self) -> float:
+        """Its place in its band or its line: its date, or the time of its turn."""
+        return self.date if self.score is None else self.score
 
     @property
     def words(self) -> list[str]:
@@ -80,6 +93,18 @@ class Job:
     @property
     def past(self) -> str:
         return (f"e{self.evictions}" if self.evictions else "") + (f"u{self.unknown}" if self.unknown else "")
+
+
+@dataclass
+class Bucket:
+    """The tokens of a rate during a claim: the ms of each, the most that are there at once, and since or from when the next one is
+    there. `changed`: it must be written.
+    """
+
+    each: float
+    burst: int
+    at: float
+    changed: bool = False
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from uuid import UUID
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from django_delayq.job_meta import NAMED, SharedName, bare, scope_of, scoped
+from django_delayq.job_meta import NAMED, Rate, SharedName, bare, scope_of, scoped
 from django_delayq.setting_readers import OfferTarget
 from django_delayq.states import State
 from django_delayq.store.connection.error_replies import StoreError
@@ -32,6 +32,7 @@ from tests.laws.story import Story
 from tests.model.contents import full, short
 from tests.model.model import Model, Restoring
 from tests.model.wishes import (
+    PACES,
     SHARED,
     Ending,
     Wish,
@@ -43,6 +44,7 @@ from tests.model.wishes import (
     lackings,
     modes,
     picks,
+    rate_changes,
     steps,
     wishes,
     words,
@@ -240,8 +242,9 @@ class QueueMachine(RuleBasedStateMachine):
             number = len(self.records) + 1
             expires = self.now + wish.offset + wish.expires if wish.expires else 0
             name = scoped(wish.scope if wish.name == 1 else "", SHARED[wish.name])
-            shared = SharedName(name, wish.name, None, wish.fair)
-            given = {"meta": {NAMED: shared.packed()}} if wish.name or wish.fair else {}
+            rate = Rate(wish.rate, PACES[wish.rate]) if wish.rate else None
+            shared = SharedName(name, wish.name, rate, wish.fair)
+            given = {"meta": {NAMED: shared.packed()}} if wish.name or wish.fair or rate else {}
             payload = json.dumps([[], {}, given]).encode() if given else b"[[]]"
             says = {"payload": payload, "key": scoped(wish.scope, wish.key), "band": wish.band, "expires_ms": expires}
             use = record(number, id=self.id(number), max_attempts=wish.most, durable=wish.durable, scope=wish.scope, **says)
@@ -296,9 +299,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.call("schedule", [self.item(replace(wish, offset=min(0, wish.offset))) for wish in wanted], actor="clerk")
         self.claim(worker, 3)
 
-    @rule(worker=workers, want=st.integers(0, 5))
-    def a_worker_claims(self, worker: str, want: int) -> None:
-        self.claim(worker, want)
+    @rule(worker=workers, want=st.integers(0, 5), free=st.sampled_from([None, None, 0, 1, 2]))
+    def a_worker_claims(self, worker: str, want: int, free: int | None) -> None:
+        self.claim(worker, want, free=free)
 
     @precondition(lambda self: self.model.those(State.SCHEDULED))
     @rule(worker=workers, early=st.sampled_from([0, 0, 0, 1, 1000]), want=st.integers(1, 5))
@@ -580,6 +583,56 @@ class QueueMachine(RuleBasedStateMachine):
         job = full(failed[pick % len(failed)].id)
         edited = replace(self.records[short(job)], payload=b"[[2]]") if given else None
         self.call("requeue", job, edited, delay_ms=delay)
+
+    # Rules: rates
+
+    @rule(changes=st.lists(rate_changes, min_size=1, max_size=3), worker=workers, want=st.integers(0, 5))
+    def rates_are_set(self, changes: list[tuple[str, str]], worker: str, want: int) -> None:
+        self.call("limit", [LimitChange("rate", *change) for change in changes], actor="clerk")
+        self.claim(worker, want)
+
+    @rule(
+        bands=st.lists(st.sampled_from(["high", "normal", "normal"]), min_size=2, max_size=6),
+        rate=st.sampled_from(["p", "q"]),
+        name=st.sampled_from([0, 0, 1, 3]),
+        fair=st.sampled_from(["", "", "x"]),
+        how=st.sampled_from(["cancel", "later", "now", "purge", "replace", "pause", "tidy", "claim", "claim"]),
+        wants=st.lists(st.tuples(st.integers(1, 5), st.sampled_from([None, None, 0, 1])), min_size=1, max_size=5),
+        step=st.sampled_from([1, 333, 334, 500, 1000, 5000]),
+        which=picks,
+    )
+    def jobs_wait_for_tokens(
+        self,
+        bands: list[str],
+        rate: str,
+        name: int,
+        fair: str,
+        how: str,
+        wants: list[tuple[int, int | None]],
+        step: int,
+        which: int,
+    ) -> None:
+        base = Wish(False, 0, "", "normal", 0, False, "replace", 0, 3, True, name, fair=fair, rate=rate)
+        wanted = [replace(base, band=band, offset=-n, key="n" if n == which % 3 else "") for n, band in enumerate(bands)]
+        self.call("schedule", [self.item(wish) for wish in wanted], actor="clerk")
+        self.claim("w1", 5)
+        early = self.model.early(rate)
+        job = full(early[which % len(early)].id) if early else self.pick(which)
+        if how == "cancel":
+            self.call("cancel", job, actor="clerk")
+        elif how in ("later", "now"):
+            self.call("reschedule", job, delay_ms=3000 if how == "later" else 0, actor="clerk")
+        elif how == "purge":
+            self.call("purge", limit=1 + which % 5, actor="clerk")
+        elif how == "replace":
+            self.call("schedule", [self.item(replace(base, key="n", band=bands[0]))], actor="clerk")
+        elif how == "pause":
+            self.call("limit", [LimitChange("pause", "task:shop.close", self.now + step)], actor="clerk")
+        elif how == "tidy":
+            self.call("tidy", tombstones_ms=0)
+        for want, free in wants:
+            self.now += step
+            self.claim("w2", want, free=free)
 
     # Rules: words are paused
 

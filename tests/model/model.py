@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from math import ceil, floor
 from typing import Final
 from uuid import UUID
 
@@ -25,7 +26,7 @@ from django_delayq.store.scripts.record import (
 from tests.laws.dump import BANDS
 from tests.model.contents import full, short
 from tests.model.epochs import Epochs
-from tests.model.job import Job, LastClaim, OutageGuard
+from tests.model.job import Bucket, Job, LastClaim, OutageGuard
 
 ABORT: Final = "\1"  # with which a request begins that ends the run
 ENDS: Final[dict[float, ScheduleStatus]] = {0.25: "succeeded", 0.5: "cancelled", 0.75: "displaced"}
@@ -163,9 +164,11 @@ class Model(Epochs):
         epoch: str = "",
         wary: bool = False,
         away_ms: int = 0,
+        free: int | None = None,
         now_ms: int,
     ) -> Claim:
         self._begin(now_ms)
+        free = want if free is None else free
         self._stand(self.new_generation)
         takeover = self._takeover(lease_ms, away_ms, moved=self.run not in ("", self.server))
         self.run = self.server
@@ -183,37 +186,79 @@ class Model(Epochs):
         ended = [job for job in self.those(State.RUNNING) if job.date < takeover][:want]
         for job in ended:
             if self._crash(job, max_crashes) == "again":
-                paused = any(map(self.in_force, job.words))
-                date = (job.since or job.date) if paused else self.now
+                self._read([job])
+                waits = any(map(self.in_force, job.words)) or bool(self._rate(job))
+                date = (job.since or job.date) if waits else self.now
                 if job.fence:
                     self._event("crashed", job.id, job.attempt, job.crashes, job.fence, date)
-                if not paused or 0 < job.record.expires_ms <= self.now:
+                if not waits or 0 < job.record.expires_ms <= self.now:
                     taken += self._take(job, job.attempt, nonce, lease_ms)
                     continue
                 if not job.fence:
                     self._event("snoozed", job.id, job.attempt, job.crashes, "-", date)
                 self._back(job, date, attempt=job.attempt - 1, evictions=job.evictions, unknown=job.unknown)
-        returned = self._open(want - len(ended))
+        returned, for_thread = self._open(want - len(ended), free)
         handled, held, rank, passes = len(ended), 0, 0, 0
         while rank < len(BANDS) and (room := min(want, MOST - held) - handled) > 0:
             before = held
-            for job in [job for job in self._due() if job.record.band == BANDS[rank]][:room]:
-                if job.id not in self.requests and self._hold(job):
+            batch = [job for job in self._due() if job.record.band == BANDS[rank]][:room]
+            self._read(batch)
+            for job in batch:
+                self.came_up.pop(job.id, None)
+                has_token = self._has_token(job)
+                if job.id in self.requests or not self._hold(job):
+                    taken += self._take(job, job.attempt + 1, nonce, lease_ms, has_thread=len(taken) < free)
+                    for_thread = for_thread or (job.early and has_token)
+                if job.held or job.early:
                     held += 1
                 else:
                     handled += 1
-                    taken += self._take(job, job.attempt + 1, nonce, lease_ms)
             rank += 1
             room = min(want, MOST - held) - handled
             refills = passes < 4 and room > 0 and self.ended
             if held > before or refills:
                 self._call_waiters(room if refills else 1)
                 rank, passes = 0, passes + 1
+        self._close()
         self._call_waiters()
         if taken:
             self.claims[worker] = LastClaim(nonce, self.now, tuple((job.id, due) for job, due in taken))
-        more = bool(self._due()) or any(at <= self.now for at in self.opens.values())
-        return self._answer(taken, more=more, returned=returned)
+        more = for_thread or bool(self._due()) or any(at <= self.now for at in self.opens.values())
+        return self._answer(taken, more=more, returned=returned, for_thread=for_thread)
+
+    def _rate(self, job: Job) -> str:
+        """The rate that the job has now; "" for none."""
+        name = job.rate.text if job.rate else ""
+        return name if name in self.limits or self.limits.get(f"\1{job.record.task}") != "none" else ""
+
+    def _read(self, jobs: Sequence[Job]) -> None:
+        """Reads the tokens of the rates of these jobs, once per call."""
+        for job in jobs:
+            if job.rate is None or job.rate.text in self.buckets or not self._rate(job):
+                continue
+            name = job.rate.text
+            told = self.limits.get(name) or self.limits.get(f"\1{job.record.task}") or job.rate.pace.told()
+            count, per, burst = map(int, told.split(":"))
+            each = per / count
+            full = max(self.rates.get(name, 0), self.now)
+            latest = self.now + burst * each
+            self.buckets[name] = Bucket(each, burst, min(full, latest) - (burst - 1) * each, changed=full > latest)
+
+    def _has_token(self, job: Job) -> bool:
+        rate = self._rate(job)
+        return rate == "" or self.buckets[rate].at <= self.now
+
+    def _close(self) -> None:
+        """Jobs that came up for a token and were not looked at wait again. The tokens are written."""
+        waiting = set(self.waiting)
+        for job in self.came_up.values():
+            job.early = True
+            waiting.add(job.rate.text if job.rate else "")
+        for name, bucket in self.buckets.items():
+            if bucket.changed:
+                self.rates[name] = bucket.at + (bucket.burst - 1) * bucket.each
+        for name in waiting:
+            self.opens[f"\2{name}"] = ceil(self.buckets[name].at) if name in self.buckets else self.now
 
     def _hold(self, job: Job) -> bool:
         """Whether a pause holds the due job from now on."""
@@ -223,13 +268,19 @@ class Model(Epochs):
             job.held = word
         return bool(word)
 
-    def _open(self, most: int) -> set[str]:
-        """Puts jobs back that were held, with their dates. Returns their ids."""
-        returned = set[str]()
-        opens = sorted((at, word) for word, at in self.opens.items() if at <= self.now)[:most]
-        for at, word in opens:
-            if self.in_force(word):  # the clock was put back
-                self.opens[word] = int(self.pauses[word])
+    def _open(self, most: int, free: int) -> tuple[set[str], bool]:
+        """Puts jobs back that were held, with their dates. Returns their ids, and whether jobs with a token wait for a thread."""
+        returned, names, for_thread = set[str](), list[str](), False
+        opens = sorted((at, line) for line, at in self.opens.items() if at <= self.now)[:most]
+        for at, line in opens:
+            word = line[1:]
+            if line[0] == "\2":
+                if len(names) < free:
+                    names.append(word)
+                else:
+                    for_thread = True
+            elif self.in_force(word):  # the clock was put back
+                self.opens[line] = int(self.pauses[word])
             elif most > 0:
                 pace = int(self.pauses[word][1:]) if self.pauses[word][0] == "r" else 0
                 start = max(at, self.now - 1000)
@@ -241,32 +292,65 @@ class Model(Epochs):
                     returned.add(job.id)
                 most -= len(back)
                 if len(back) < count:
-                    del self.pauses[word], self.opens[word]
+                    del self.pauses[word], self.opens[line]
                 else:
                     self.pauses[word] = f"r{pace}"
-                    self.opens[word] = start + count * pace if pace else self.now
-        return returned
+                    self.opens[line] = start + count * pace if pace else self.now
+        if names and most > 0:
+            self._open_rates(names, min(most, free))
+        return returned | self.came_up.keys(), for_thread
+
+    def _open_rates(self, names: Sequence[str], most: int) -> None:
+        """As many jobs of these rates come up as there are tokens."""
+        lines = {name: self.early(name) for name in names}
+        self._read([line[0] for line in lines.values() if line])
+        for name, line in lines.items():
+            if not line:
+                del self.opens[f"\2{name}"]
+                continue
+            count = most - len(self.came_up)
+            if bucket := self.buckets.get(name) if self._rate(line[0]) else None:
+                count = min(count, bucket.burst, floor((self.now - bucket.at) / bucket.each) + 1)
+            self.waiting.add(name)
+            for job in line[: max(0, count)]:
+                job.early = False
+                self.came_up[job.id] = job
+            if len(self.came_up) >= most:
+                return
 
     def limit(self, changes: Sequence[LimitChange], *, actor: str = "", now_ms: int) -> list[bool]:
         self._begin(now_ms)
         return [self._limit(*change) for change in changes]
 
-    def _limit(self, kind: str, word: str, value: int) -> bool:
+    def _limit(self, kind: str, word: str, value: int | str) -> bool:
+        if kind == "rate":
+            return self._set_rate(word, str(value))
         new = f"r{value}" if kind == "resume" else str(value)
         if self.pauses.get(word) == new or (kind == "resume" and word not in self.pauses):
             return False
         self.pauses[word] = new
-        self.opens[word] = self.now if kind == "resume" else value
+        self.opens[f"\1{word}"] = self.now if kind == "resume" else int(value)
         if new == "0":
-            del self.opens[word]
+            del self.opens[f"\1{word}"]
+        return True
+
+    def _set_rate(self, name: str, pace: str) -> bool:
+        if self.limits.get(name, "") == pace:
+            return False
+        self.limits[name] = pace
+        if not pace:
+            del self.limits[name]
+        for line in self.opens:
+            if line == f"\2{name}" or (name[0] == "\1" and line[0] == "\2"):
+                self.opens[line] = self.now
         return True
 
     def _due(self) -> list[Job]:
-        waiting = (job for job in self.those(State.SCHEDULED) if not job.blocked and not job.held and not job.behind)
-        due = [job for job in waiting if (job.date if job.score is None else job.score) <= self.now]
+        waits = (job for job in self.those(State.SCHEDULED) if not (job.blocked or job.held or job.early or job.behind))
+        due = [job for job in waits if job.place <= self.now]
         return sorted(due, key=lambda job: BANDS.index(job.record.band))
 
-    def _take(self, job: Job, attempt: int, nonce: str, lease_ms: int) -> list[tuple[Job, int]]:
+    def _take(self, job: Job, attempt: int, nonce: str, lease_ms: int, *, has_thread: bool = True) -> list[tuple[Job, int]]:
         """The job and the date that stood beside it; nothing if it has expired."""
         waited, name = job.state is State.SCHEDULED, job.name
         if waited and self.requests.pop(job.id, None) is not None:  # requested while it was unknown whether it runs
@@ -278,11 +362,20 @@ class Model(Epochs):
             self._withdraw(job)
             self._expire(job)
             return []
-        if waited:
-            self._end_turn(job)
         if waited and name and self.holders(name.text) >= name.most:
+            self._end_turn(job)
             job.blocked = True
             return []
+        if waited and (rate := self._rate(job)):
+            if not has_thread or not self._has_token(job):  # it stays the next of its name, and keeps its turn
+                job.score = None if job.score is None else int(f"{job.score:.0f}")
+                job.early = True
+                self.waiting.add(rate)
+                return []
+            self.buckets[rate].at += self.buckets[rate].each
+            self.buckets[rate].changed = True
+        if waited:
+            self._end_turn(job)
         if name:
             if not self.turns:
                 self.first_turn = max(self.turn + 1, self.now * 1000)
@@ -290,7 +383,7 @@ class Model(Epochs):
             self.turns[name.text] = job.turn + 1
             self.turn = max(self.turn, job.turn)
         if waited:
-            job.small, job.since = False, job.date if job.shared else 0
+            job.small, job.since = False, job.date if job.name or job.line else 0
         date, job.date = job.date, self.now + lease_ms
         job.state, job.attempt, job.fence, job.progress = State.RUNNING, attempt, nonce, ""
         self._event("claimed", job.id, attempt, job.crashes, nonce)
@@ -305,7 +398,13 @@ class Model(Epochs):
             self._event("expired", job.id)
 
     def _answer(
-        self, taken: Sequence[tuple[Job, int]], *, more: bool = False, paused: bool = False, returned: Set[str] = frozenset()
+        self,
+        taken: Sequence[tuple[Job, int]],
+        *,
+        more: bool = False,
+        paused: bool = False,
+        returned: Set[str] = frozenset(),
+        for_thread: bool = False,
     ) -> Claim:
         jobs = [
             ClaimedJob(
@@ -333,6 +432,7 @@ class Model(Epochs):
             server=self.server,
             more=more,
             paused=paused,
+            for_thread=for_thread,
         )
 
     def _takeover(self, lease_ms: int, away: int = 0, *, moved: bool = False) -> int:
@@ -618,11 +718,15 @@ class Model(Epochs):
 
     def purge(self, *, limit: int = MOST, actor: str = "", now_ms: int) -> tuple[int, int]:
         self._begin(now_ms)
-        held = sorted((job for job in self.those(State.SCHEDULED) if job.held), key=lambda job: (-job.date, job.id))
-        others = (job for job in self.those(State.SCHEDULED) if not job.held)
+        held = [job for job in self.those(State.SCHEDULED) if job.held or job.early]
+        held = sorted(held, key=lambda job: (-(job.place if job.early else job.date), job.id))
+        others = (job for job in self.those(State.SCHEDULED) if not (job.held or job.early))
         waiting = [*held, *sorted(others, key=lambda job: -1 if job.blocked or job.behind else BANDS.index(job.record.band))]
         for job in waiting[:limit]:
+            if job.held or job.early or job.blocked or job.behind:
+                self._withdraw(job)
             self._cancel_waiting(job, b'{"m":"purged"}')
+        self._call_waiters()
         gone = len(waiting[:limit])
         if gone:
             self._event("purged", gone)
@@ -650,9 +754,10 @@ class Model(Epochs):
                 granted[job.name.text] = granted.get(job.name.text, 0) + 1
                 job.blocked = False
         for job in self.those(State.SCHEDULED):
-            if job.ahead and job.score is not None and job.score > now_ms >= job.date:  # the clock was put back
+            if job.ahead and not job.early and job.score is not None and job.score > now_ms >= job.date:  # the clock was put back
                 job.score = now_ms
         self._call_waiters()
+        self.rates = {name: at for name, at in self.rates.items() if at > now_ms}
         self.claims = {worker: claim for worker, claim in self.claims.items() if claim.at >= now_ms - claims_ms}
         self.offered = {id: place for id, place in self.offered.items() if id in self.jobs}
         self.firsts = {id: date for id, date in self.firsts.items() if id in self.jobs}

@@ -7,6 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from django_delayq.job_meta import Quota
+
 picks = st.integers(0, 11)
 delays = st.sampled_from([0, 0, 1, 999, 1000, 5000, 60_000])
 steps = st.sampled_from([1, 2, 500, 999, 1000, 5000, 14_000, 31_000, 4_000_000])
@@ -19,6 +21,11 @@ outcomes = st.sampled_from(["ack", "retry", "snooze", "ask", "ask", "evict", "pa
 keys = st.sampled_from(["", "", "a", "b"])
 scopes = st.sampled_from(["", "", "", "a", "b"])
 SHARED = ("", "s", "c", "c")  # of the third and the fourth as many may run
+PACES = {"p": Quota(2, 1000, 1), "q": Quota(3, 1000, 2)}
+rate_changes = st.one_of(
+    st.tuples(st.sampled_from(["p", "q"]), st.sampled_from(["", "1:1000:1", "10:1000:3", "7:100:2"])),
+    st.tuples(st.just("\1shop.close"), st.sampled_from(["", "none", "5:1000:1"])),
+)
 words = st.sampled_from(["task:shop.close", "scope:a", "name:s", "name:c", "name:c"])
 actors = st.sampled_from(["clerk", "boss"])
 
@@ -41,6 +48,7 @@ class Wish:
     late: str = ""  # it is published late, and may act on no holder, on the one that there is, or on another; or never
     scope: str = ""  # of its key and of its serial name
     fair: str = ""  # its fair word
+    rate: str = ""  # its rate, one of PACES
 
 
 wishes = st.builds(
@@ -59,6 +67,7 @@ wishes = st.builds(
     late=st.sampled_from(["", "", "", "", "none", "holder", "another", "replaced"]),
     scope=scopes,
     fair=st.sampled_from(["", "", "", "x", "x", "y"]),
+    rate=st.sampled_from(["", "", "", "p", "q"]),
 )
 
 

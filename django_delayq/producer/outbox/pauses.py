@@ -15,6 +15,7 @@ from typing import Any, Final
 from django.db.models import F
 
 from django_delayq import clock
+from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.models import Job, Pause, database
 from django_delayq.producer.outbox import rows
@@ -53,12 +54,15 @@ def again(store: QueueStore) -> None:
 
 def send(store: QueueStore, row: Pause, replicas: Replicas | None = None) -> bool:
     """Brings a partition into the state of a row. Returns whether this changes something."""
+    failpoint("pauses.send")
     if kind_of(row.word) != "queue":
         [changed] = LimitStore(store).limit([change_of(row)], replicas=replicas)
-        return changed
-    if row.paused_at is None:
-        return store.resume(actor=row.paused_by, reason=row.paused_why, replicas=replicas)
-    return store.pause(actor=row.paused_by, reason=row.paused_why, until_ms=until_ms(row), replicas=replicas)
+    elif row.paused_at is None:
+        changed = store.resume(actor=row.paused_by, reason=row.paused_why, replicas=replicas)
+    else:
+        changed = store.pause(actor=row.paused_by, reason=row.paused_why, until_ms=until_ms(row), replicas=replicas)
+    failpoint("pauses.sent")
+    return changed
 
 
 def write(
@@ -232,6 +236,8 @@ def _row(word: str) -> Iterator[Pause]:
             found[0].save()
         else:
             found[0].delete()
+        failpoint("pauses.commit")
+    failpoint("pauses.committed")
 
 
 def _locked(found: Any) -> list[Pause]:

@@ -7,7 +7,7 @@
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 try_writes()
 local room, cancelled = tonumber(ARGV[4]), 0
--- Jobs that wait for their name go first, so that none is put back when another one leaves.
+-- Jobs that wait in a line go first, so that none is put back when another one leaves. If some of them remain, one may be the next now.
 for _, band in ipairs({k_blocked, k_high, k_normal, k_low}) do
   if room == 0 then
     break
@@ -29,6 +29,9 @@ for _, band in ipairs({k_blocked, k_high, k_normal, k_low}) do
   room = room - #ids
 end
 flush()
+if lines then
+  wake_for(lines.call())
+end
 if cancelled ~= 0 then
   event('purged', int(cancelled))
   redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':cancelled', cancelled)
