@@ -94,6 +94,7 @@ def test_the_payouts_of_one_provider_are_paused_while_the_others_go_on(tabs, pag
     admin.get_by_role("button", name="Pause", exact=True).click()
     expect(told(admin)).to_contain_text("Paused: provider:north. Jobs that are still running: 0.")
     shoot(admin, "admin-paused-name")
+    assert cut_off(admin) == 0
 
     pay(page, "north")
     expect(payouts(page, "north", "scheduled")).to_have_count(3)
@@ -110,6 +111,11 @@ def test_the_payouts_of_one_provider_are_paused_while_the_others_go_on(tabs, pag
     expect(told(admin)).to_contain_text("Resumed: provider:north.")
     expect(payouts(page, "north", "succeeded")).to_have_count(3)
     expect(payouts(page, "south", "succeeded")).to_have_count(3)
+
+
+def cut_off(page):
+    """Returns by how many pixels the table is wider than its place. Its last column has the buttons."""
+    return page.locator(".delayq-wide").evaluate("wide => wide.scrollWidth - wide.clientWidth")
 
 
 def set_rate(page, rate):
@@ -139,6 +145,7 @@ def test_a_provider_that_allows_fewer_calls_gets_fewer_while_the_other_is_paid(t
     set_rate(admin, "100/s")
     expect(told(admin)).to_contain_text("The rate of provider:north is 100/s.")
     shoot(admin, "admin-rates")
+    assert cut_off(admin) == 0
     expect(payouts(page, "north", "succeeded")).to_have_count(before[0] + 3)
 
 

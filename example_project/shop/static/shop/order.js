@@ -2,7 +2,7 @@
 "use strict";
 const order = document.querySelector("[data-url]");
 const left = document.getElementById("left");
-let leaves = false; // a form has been sent: what comes back is newer than any reload
+let leaves = false; // the browser loads another page; a reload would stop that
 const end = Date.now() + 1000 * Number(order.dataset.left);
 
 function show(id, value) {
@@ -27,7 +27,7 @@ async function ask() {
   }
 }
 
-document.addEventListener("submit", () => {
+addEventListener("beforeunload", () => {
   leaves = true;
 });
 
